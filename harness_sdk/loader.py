@@ -1,0 +1,191 @@
+"""Loading harnesses: by reference (``module:Class``), from a file, or from source text.
+
+A loaded harness knows its source and an id (a hash of the source), and opens a fresh session per episode. Trusted code
+runs in this process; untrusted source is validated statically first and then lives in the cage.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+
+from harness_sdk.harness import Harness
+from harness_sdk.session import HarnessError, HarnessSession, LocalSession
+from harness_sdk.validator import validate
+
+Opener = Callable[[int], Awaitable[HarnessSession]]
+
+
+class HarnessLoadError(ValueError):
+    """A harness could not be loaded: no such file or class, an import that fails, or a failed validation."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedHarness:
+    """A harness ready to be rolled out.
+
+    Attributes:
+        id: Hash of the source and the class name, 12 hexadecimal digits.
+        name: The class's name.
+        source: Python source of the file that defines it.
+        trusted: Whether it runs in this process.
+    """
+
+    id: str
+    name: str
+    source: str
+    trusted: bool
+    _open: Opener = field(repr=False, compare=False)
+
+    async def open(self, seed: int) -> HarnessSession:
+        """Opens a fresh harness for one episode.
+
+        Raises:
+            HarnessError: Its constructor fails, or its limits are not valid.
+        """
+        return await self._open(seed)
+
+
+def load(ref: str | Path, trusted: bool = True, *, env: str = "", allow_uncaged: bool = False) -> LoadedHarness:
+    """Loads a harness.
+
+    Args:
+        ref: ``module:Class``, ``file.py:Class``, or ``file.py`` with exactly one concrete `Harness` subclass.
+        trusted: True runs the code in this process, as any import does. False validates and cages it; then only files
+            can be loaded.
+        env: The domain's name, for the validator.
+        allow_uncaged: Whether untrusted code may run without a cage where the kernel has none.
+
+    Returns:
+        The harness.
+
+    Raises:
+        HarnessLoadError: It cannot be loaded; the message says why and what to do.
+    """
+    text = str(ref)
+    target, _, class_name = text.partition(":") if not _is_windows_path(text) else (text, "", "")
+    if target.endswith(".py"):
+        path = Path(target)
+        try:
+            source = path.read_text("utf-8")
+        except FileNotFoundError:
+            near = difflib.get_close_matches(path.name, [p.name for p in path.parent.glob("*.py")], n=1)
+            hint = f" Did you mean {near[0]}?" if near else ""
+            raise HarnessLoadError(f"no harness file {target!r}.{hint}") from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise HarnessLoadError(f"cannot read harness file {target!r}: {error}") from None
+        if not trusted:
+            return load_source(source, class_name, env=env, allow_uncaged=allow_uncaged)
+        return _trusted(_import_file(path), class_name, source, text)
+    if not trusted:
+        raise HarnessLoadError(f"untrusted harnesses are loaded from a .py file, not from {text!r}")
+    if not class_name:
+        raise HarnessLoadError(f"{text!r} is neither a .py file nor module:Class")
+    try:
+        module = importlib.import_module(target)
+    except Exception as error:
+        raise HarnessLoadError(f"cannot import {target!r}: {type(error).__name__}: {error}") from error
+    return _trusted(module, class_name, inspect.getsource(module), text)
+
+
+def load_source(source: str, class_name: str = "", *, env: str = "", allow_uncaged: bool = False) -> LoadedHarness:
+    """Loads an untrusted harness from source text: validates it, then cages each episode.
+
+    Args:
+        source: Python source with exactly one concrete `Harness` subclass.
+        class_name: The class; empty takes the one there is.
+        env: The domain's name, for the validator.
+        allow_uncaged: Whether it may run without a cage where the kernel has none.
+
+    Raises:
+        HarnessLoadError: It does not validate; the message is the validator's whole report.
+    """
+    report = validate(source, env)
+    if not report.ok or report.class_name is None:
+        raise HarnessLoadError(f"the harness does not validate:\n{report}")
+    name = report.class_name
+    if class_name and class_name != name:
+        raise HarnessLoadError(f"the file defines {name}, not {class_name}. Did you mean {name!r}?")
+
+    async def opened(seed: int) -> HarnessSession:
+        from harness_sdk.sandbox import shared_pool
+
+        return await shared_pool(allow_uncaged=allow_uncaged).open(source, name, seed=seed)
+
+    return LoadedHarness(harness_id(source, name), name, source, False, opened)
+
+
+def harness_id(source: str, class_name: str) -> str:
+    """Returns the id of a harness: a hash of its source and class name."""
+    return hashlib.sha256(f"{class_name}\n{source}".encode("utf-8", "replace")).hexdigest()[:12]
+
+
+def _trusted(module: ModuleType, class_name: str, source: str, ref: str) -> LoadedHarness:
+    classes = {
+        name: item
+        for name, item in vars(module).items()
+        if inspect.isclass(item) and issubclass(item, Harness) and item is not Harness
+    }
+    if class_name:
+        if class_name not in classes:
+            near = difflib.get_close_matches(class_name, classes, n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise HarnessLoadError(f"{ref!r}: no Harness subclass {class_name!r}.{hint}")
+        chosen = classes[class_name]
+    else:
+        own = [item for item in classes.values() if item.__module__ == module.__name__]
+        if len(own) != 1:
+            names = ", ".join(item.__name__ for item in own) or "none"
+            raise HarnessLoadError(f"{ref!r} defines {len(own)} Harness subclasses ({names}); name one as {ref}:Class")
+        chosen = own[0]
+
+    async def opened(seed: int) -> HarnessSession:
+        try:
+            return LocalSession(chosen())
+        except HarnessError:
+            raise
+        except Exception as error:
+            raise HarnessError("__init__", f"{type(error).__name__}: {error}") from error
+
+    return LoadedHarness(harness_id(source, chosen.__name__), chosen.__name__, source, True, opened)
+
+
+def _import_file(path: Path) -> ModuleType:
+    name = f"whale_harness_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise HarnessLoadError(f"cannot load {path} as a Python module")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException as error:
+        del sys.modules[name]
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        line = next((f" (line {tb})" for tb in [_line_in(error, path)] if tb), "")
+        raise HarnessLoadError(f"{path} cannot be imported{line}: {type(error).__name__}: {error}") from error
+    return module
+
+
+def _line_in(error: BaseException, path: Path) -> int | None:
+    if isinstance(error, SyntaxError) and error.lineno:
+        return error.lineno
+    line, trace = None, error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == str(path):
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    return line
+
+
+def _is_windows_path(text: str) -> bool:
+    return len(text) > 2 and text[1] == ":" and text[2] in "\\/" and text.count(":") == 1

@@ -1,0 +1,42 @@
+"""Model backends behind one method, `Policy.generate`. Heavy ones are imported when first asked for."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from harness_sdk.policies.base import (
+    GREEDY,
+    Gate,
+    Generation,
+    Policy,
+    PolicyError,
+    PromptTooLongError,
+    Request,
+    Sampling,
+)
+from harness_sdk.policies.scripted import ScriptedPolicy
+
+if TYPE_CHECKING:
+    from harness_sdk.policies.transformers import TransformersPolicy
+
+__all__ = [
+    "GREEDY",
+    "Gate",
+    "Generation",
+    "Policy",
+    "PolicyError",
+    "PromptTooLongError",
+    "Request",
+    "Sampling",
+    "ScriptedPolicy",
+    "TransformersPolicy",
+]
+
+_LAZY = {"TransformersPolicy": "harness_sdk.policies.transformers"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(importlib.import_module(_LAZY[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,144 @@
+"""The plug point of a model backend: one method, `generate`.
+
+A backend takes a `Request` (messages, tools, sampling, limits) and returns a `Generation` (text and, where it has
+them, the exact token ids and log-probabilities). How requests are batched is the backend's own business.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from harness_sdk.types import Completion, Message, ToolSchema
+
+
+class PolicyError(Exception):
+    """The backend failed: an infrastructure failure, never a verdict on the model."""
+
+
+class PromptTooLongError(Exception):
+    """A prompt exceeds a limit: the harness's doing, counted as ``budget``.
+
+    Attributes:
+        tokens: Length of the prompt.
+        limit: The limit it exceeds.
+    """
+
+    def __init__(self, tokens: int, limit: int) -> None:
+        super().__init__(f"the prompt has {tokens} tokens; the limit is {limit}")
+        self.tokens = tokens
+        self.limit = limit
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How tokens are drawn.
+
+    Attributes:
+        temperature: 0 is greedy.
+        top_k: Keep the k likeliest tokens; 0 keeps all.
+        top_p: Keep the smallest set of tokens with this mass.
+        min_p: Drop tokens below this share of the likeliest one's probability.
+    """
+
+    temperature: float = 1.0
+    top_k: int = 20
+    top_p: float = 1.0
+    min_p: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not self.temperature >= 0.0:
+            raise ValueError(f"temperature must be at least 0, not {self.temperature}")
+        if self.top_k < 0:
+            raise ValueError(f"top_k must be at least 0, not {self.top_k}")
+        if not 0.0 < self.top_p <= 1.0:
+            raise ValueError(f"top_p must be in (0, 1], not {self.top_p}")
+        if not 0.0 <= self.min_p < 1.0:
+            raise ValueError(f"min_p must be in [0, 1), not {self.min_p}")
+
+
+GREEDY = Sampling(temperature=0.0, top_k=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One model call.
+
+    Attributes:
+        messages: The whole prompt; a final assistant message is a prefix to continue.
+        tools: Schemas for the chat template (empty: none).
+        sampling: How to draw.
+        max_tokens: Sampled tokens at most.
+        max_prompt_tokens: A longer prompt is refused with `PromptTooLongError`.
+        stop: Texts that end the completion (they stay in it).
+        seed: Seeds this call alone.
+        previous: The episode's last generation, so that its ids are continued and not tokenised again.
+        gate: Who else is about to ask (see `Gate`); a batching backend may wait for them.
+    """
+
+    messages: list[Message]
+    tools: list[ToolSchema] = field(default_factory=list)
+    sampling: Sampling = field(default_factory=Sampling)
+    max_tokens: int = 1024
+    max_prompt_tokens: int = 16384
+    stop: tuple[str, ...] = ()
+    seed: int = 0
+    previous: Generation | None = None
+    gate: Gate | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """What one model call gave.
+
+    Attributes:
+        completion: What the harness will see.
+        prompt_text: The rendered prompt.
+        prompt_ids: The exact ids that went in.
+        token_ids: The exact ids that were sampled, the end token included.
+        logprobs: Log-probability of each sampled id under the untempered model, natural log; same length.
+        weights_version: Version of the weights that sampled it.
+    """
+
+    completion: Completion
+    prompt_text: str = ""
+    prompt_ids: tuple[int, ...] = ()
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[float, ...] = ()
+    weights_version: int = 0
+
+
+@dataclass(slots=True)
+class Gate:
+    """Counts the episodes of one rollout that are running and those that wait for the model.
+
+    When all that run wait, nothing more will ask before something is answered: a batching backend that starts then has
+    batches that depend on the episodes alone and not on timing, which is what makes a seeded run repeatable.
+    """
+
+    running: int = 0
+    waiting: int = 0
+
+    @property
+    def closed(self) -> bool:
+        """Whether every running episode waits."""
+        return self.waiting >= self.running
+
+
+class Policy(Protocol):
+    """A model backend."""
+
+    async def generate(self, request: Request) -> Generation:
+        """Answers one request.
+
+        Raises:
+            PromptTooLongError: The prompt exceeds the request's or the model's limit.
+            PolicyError: The backend failed.
+        """
+        ...
+
+
+def schema_names(tools: list[ToolSchema]) -> list[str]:
+    """Returns the function names of some schemas."""
+    names: list[Any] = [tool["function"]["name"] for tool in tools]
+    return [str(name) for name in names]

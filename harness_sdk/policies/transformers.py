@@ -1,0 +1,231 @@
+"""`TransformersPolicy`: a Hugging Face model in this process, for a laptop's CPU or one small GPU.
+
+Collects the requests of all running episodes into batches for `harness_sdk.policies.engine`, and takes new weights
+between batches. Messages become ids in `harness_sdk.policies.chat`. For large models use vLLM.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from harness_sdk import models
+from harness_sdk.policies.base import Generation, PolicyError, Request
+from harness_sdk.policies.chat import ChatEncoder
+from harness_sdk.types import Message, ToolSchema
+
+
+@dataclass(slots=True, eq=False)
+class _Pending:
+    request: Request
+    prompt_text: str
+    prompt_ids: tuple[int, ...]
+    future: asyncio.Future[Generation]
+
+
+class TransformersPolicy:
+    """A causal language model of transformers, with batched, prefix-sharing generation.
+
+    Attributes:
+        model: The rollout model. Trainers keep their own master weights and call `load_weights`.
+        tokenizer: Its tokenizer.
+        weights_version: Version of the weights it samples with.
+    """
+
+    def __init__(
+        self,
+        model: str | Any = "smollm2-135m",
+        *,
+        tokenizer: Any = None,
+        dtype: str = "auto",
+        device: str = "auto",
+        max_rows: int = 128,
+        cache_tokens: int = 65536,
+    ) -> None:
+        """Loads a model.
+
+        Args:
+            model: A name for `harness_sdk.models.resolve`, or a loaded model (then give its tokenizer).
+            tokenizer: A loaded tokenizer; None loads the one beside the model.
+            dtype: ``auto`` (bfloat16 where the hardware computes it, else float32), or a dtype's name.
+            device: ``auto`` (a GPU if there is one), or a torch device.
+            max_rows: Sequences decoded at once.
+            cache_tokens: Tokens the prefix cache may hold.
+
+        Raises:
+            harness_sdk.models.ModelNotFoundError: There is no such model.
+            ValueError: The model's architecture is not supported by the engine.
+        """
+        import torch
+
+        from harness_sdk.policies.engine import Engine
+
+        place = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+        if isinstance(model, str):
+            source = models.resolve(model)
+            model, tokenizer = load(source, _dtype(dtype, place)), tokenizer or load_tokenizer(source)
+        self.model = model.to(place).eval().requires_grad_(False)
+        self.tokenizer = tokenizer
+        self.weights_version = 0
+        self.max_rows = max_rows
+        self._chat = ChatEncoder(tokenizer, {tokenizer.eos_token_id, *_as_set(model.generation_config.eos_token_id)})
+        self._engine = Engine(model, self._chat.end_ids, cache_tokens)
+        self._context = int(getattr(model.config, "max_position_embeddings", 0) or 2**31)
+        self._pending: list[_Pending] = []
+        self._worker: asyncio.Task[None] | None = None
+
+    async def generate(self, request: Request) -> Generation:
+        """Answers one request, batched with those of the other running episodes.
+
+        Raises:
+            PromptTooLongError: The prompt exceeds the request's or the model's limit.
+            PolicyError: Generation failed.
+        """
+        text, ids = self._chat.encode_request(request, self._context)
+        loop = asyncio.get_running_loop()
+        pending = _Pending(request, text, ids, loop.create_future())
+        self._pending.append(pending)
+        if self._worker is None or self._worker.done() or self._worker.get_loop() is not loop:
+            self._worker = loop.create_task(self._serve())
+        return await pending.future
+
+    def load_weights(self, weights: Mapping[str, Any], version: int) -> None:
+        """Takes new weights and forgets every cached prefix.
+
+        Args:
+            weights: Tensors by parameter name, any dtype.
+            version: Their version.
+
+        Raises:
+            ValueError: A parameter is missing.
+        """
+        import torch
+
+        own = dict(self.model.named_parameters())
+        missing = sorted(set(own) - set(weights))
+        if missing:
+            raise ValueError(f"weights lack {len(missing)} parameters, the first {missing[0]!r}")
+        with torch.no_grad():
+            for name, parameter in own.items():
+                parameter.copy_(weights[name])
+        self._engine.cache.clear()
+        self.weights_version = version
+
+    def encode(
+        self, messages: list[Message], tools: list[ToolSchema], previous: Generation | None = None
+    ) -> tuple[str, tuple[int, ...]]:
+        """Turns a prompt into text and exact ids (see `ChatEncoder.encode`)."""
+        return self._chat.encode(messages, tools, previous)
+
+    async def _serve(self) -> None:
+        while self._pending:
+            await self._settle()
+            wave, self._pending = self._pending[: self.max_rows], self._pending[self.max_rows :]
+            try:
+                await self._run(wave)
+            except Exception as error:
+                for item in wave:
+                    if not item.future.done():
+                        item.future.set_exception(PolicyError(f"{type(error).__name__}: {error}"))
+            await asyncio.sleep(0)
+
+    async def _settle(self) -> None:
+        """Waits until every running episode has asked, so that batches do not depend on timing."""
+        quiet = spins = 0
+        while quiet < 3:
+            await asyncio.sleep(0 if spins < 50 else 0.001)
+            spins += 1
+            asked: dict[int, int] = {}
+            for item in self._pending:
+                if item.request.gate is not None:
+                    asked[id(item.request.gate)] = asked.get(id(item.request.gate), 0) + 1
+            gates = {id(item.request.gate): item.request.gate for item in self._pending if item.request.gate}
+            quiet = quiet + 1 if all(asked[key] >= gate.running for key, gate in gates.items()) else 0
+
+    async def _run(self, wave: list[_Pending]) -> None:
+        from harness_sdk.policies.engine import Row
+
+        rows = {}
+        for item in wave:
+            request = item.request
+            room = min(request.max_tokens, self._context - len(item.prompt_ids))
+            row = Row(item.prompt_ids, room, request.sampling, request.seed, self._chat.stopper(request.stop))
+            rows[id(row)] = (row, item)
+        batch = self._engine.start([row for row, _ in rows.values()])
+        while batch.rows:
+            for row in batch.step():
+                item = rows[id(row)][1]
+                if not item.future.done():
+                    item.future.set_result(self._generation(item, row))
+            await asyncio.sleep(0)
+
+    def _generation(self, item: _Pending, row: Any) -> Generation:
+        ids = tuple(row.ids)
+        completion = self._chat.completion(ids, "stop" if row.ended else "length", item.request.tools)
+        return Generation(completion, item.prompt_text, item.prompt_ids, ids, tuple(row.logprobs), self.weights_version)
+
+
+def load(source: str, dtype: Any) -> Any:
+    """Loads a causal language model quietly.
+
+    Args:
+        source: A local directory or a hub name.
+        dtype: A torch dtype.
+
+    Raises:
+        harness_sdk.models.ModelNotFoundError: transformers cannot load it.
+    """
+    from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        return AutoModelForCausalLM.from_pretrained(source, dtype=dtype)
+    except (OSError, ValueError) as error:
+        raise models.ModelNotFoundError(f"cannot load model {source!r}: {_first_line(error)}") from error
+
+
+def load_tokenizer(source: str) -> Any:
+    """Loads a tokenizer.
+
+    Raises:
+        harness_sdk.models.ModelNotFoundError: transformers cannot load it.
+    """
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(source)
+    except (OSError, ValueError) as error:
+        raise models.ModelNotFoundError(f"cannot load the tokenizer of {source!r}: {_first_line(error)}") from error
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def _as_set(value: Any) -> set[int]:
+    return set() if value is None else {value} if isinstance(value, int) else set(value)
+
+
+def _dtype(name: str, device: str) -> Any:
+    import torch
+
+    if name == "auto":
+        return torch.bfloat16 if has_bfloat16(device) else torch.float32
+    dtype = getattr(torch, name, None)
+    if not isinstance(dtype, torch.dtype):
+        raise ValueError(f"unknown dtype {name!r}; use auto, float32, bfloat16 or float16")
+    return dtype
+
+
+def has_bfloat16(device: str) -> bool:
+    """Whether a device computes bfloat16 in hardware."""
+    import torch
+
+    if device.startswith("cuda"):
+        return bool(torch.cuda.is_bf16_supported())
+    has_avx = getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
+    has_amx = getattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
+    return bool(has_avx() or has_amx())

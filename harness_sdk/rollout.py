@@ -1,0 +1,268 @@
+"""The one rollout loop: training rollouts, candidate scoring and evaluation all go through `rollout`.
+
+Many episodes at a time, asynchronous. The loop calls the harness's hooks, asks the policy, enforces limits and the
+commit rule, and turns whatever happens into a `Trajectory`. It never raises for one bad episode. What the results are
+used for is decided above; nothing above reaches back in here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from harness_sdk.loader import LoadedHarness
+from harness_sdk.policies.base import Gate, Generation, Policy, PolicyError, PromptTooLongError, Request, Sampling
+from harness_sdk.randomness import derive_seed
+from harness_sdk.session import HarnessError, HarnessSession
+from harness_sdk.trajectory import ModelCall, Trajectory
+from harness_sdk.types import Completion, Episode, Message, ParseFailure, StepResult, Turn
+from whale_env.core import EnvHandle, ToolEnv
+from whale_env.types import Failure, Score, Task, ToolCall
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutConfig:
+    """How episodes are run. A harness's own limits count too; the smaller one wins.
+
+    Attributes:
+        seed: The run's seed.
+        phase: Name of the phase, part of every derived seed.
+        sampling: How tokens are drawn.
+        max_turns: Model calls in an episode at most.
+        max_tokens: Sampled tokens in an episode at most (the response limit).
+        max_prompt_tokens: Length of a prompt at most.
+        concurrency: Episodes at a time.
+    """
+
+    seed: int = 0
+    phase: str = "rollout"
+    sampling: Sampling = field(default_factory=Sampling)
+    max_turns: int = 32
+    max_tokens: int = 8192
+    max_prompt_tokens: int = 16384
+    concurrency: int = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One rollout to do: a harness on a task, and which repetition it is."""
+
+    harness: LoadedHarness
+    task: Task
+    index: int = 0
+
+
+def jobs_for(harness: LoadedHarness, tasks: Sequence[Task], samples: int = 1) -> list[Job]:
+    """Returns ``samples`` jobs per task, those of one task next to each other."""
+    return [Job(harness, task, index) for task in tasks for index in range(samples)]
+
+
+async def rollout(
+    jobs: Sequence[Job],
+    env: EnvHandle,
+    policy: Policy,
+    config: RolloutConfig | None = None,
+    on_done: Callable[[Trajectory], None] | None = None,
+) -> list[Trajectory]:
+    """Runs all jobs.
+
+    Args:
+        jobs: What to run; several harnesses may be mixed.
+        env: The environment; a sealed handle refuses tasks of the test split.
+        policy: The model.
+        config: How to run them.
+        on_done: Called with each trajectory as it finishes (progress).
+
+    Returns:
+        One trajectory per job, in the order of the jobs.
+    """
+    config = config or RolloutConfig()
+    gate = Gate()
+    slots = asyncio.Semaphore(config.concurrency)
+
+    async def one(job: Job) -> Trajectory:
+        async with slots:
+            gate.running += 1
+            try:
+                trajectory = await _Run(job, env, policy, config, gate).play()
+            finally:
+                gate.running -= 1
+        if on_done:
+            on_done(trajectory)
+        return trajectory
+
+    return list(await asyncio.gather(*(one(job) for job in jobs)))
+
+
+class _EpisodeOver(Exception):
+    """Ends an episode from within; the verdict travels in it."""
+
+    def __init__(self, failure: Failure, why: str, reward: float | None = 0.0) -> None:
+        super().__init__(why)
+        self.failure = failure
+        self.reward = reward
+
+
+class _EnvStep:
+    """`Step` for one episode: enforces the commit rule, then steps the environment."""
+
+    def __init__(self, env: ToolEnv, episode: Episode) -> None:
+        self._env = env
+        self._commits = {tool.name for tool in env.tools if tool.commits}
+        self.blocking = env.domain.spec.blocking
+        self.last = StepResult(episode.first)
+        self.said = ""
+        self.violated = False
+
+    def __call__(self, call: ToolCall) -> StepResult:
+        if call.name in self._commits:
+            if not self._env.said(call, self.said):
+                self.violated = True
+                refused = f"refused: the model did not say {dict(call.arguments)!r:.200} since the last commit"
+                return StepResult(self.last.observation, self.last.done, refused)
+            self.said = ""
+        observation, _, terminated, truncated, info = self._env.step(call)
+        self.last = StepResult(observation, terminated or truncated, info["error"])
+        return self.last
+
+
+class _Run:
+    """One episode from reset to trajectory."""
+
+    def __init__(self, job: Job, env: EnvHandle, policy: Policy, config: RolloutConfig, gate: Gate) -> None:
+        self._job, self._handle, self._policy, self._config, self._gate = job, env, policy, config, gate
+        self._seed = derive_seed(config.seed, config.phase, job.task.id, job.index)
+        self._calls: list[ModelCall] = []
+        self._previous: Generation | None = None
+        self._turns: tuple[Turn, ...] = ()
+        self._env: ToolEnv | None = None
+        self._violated = False
+
+    async def play(self) -> Trajectory:
+        session: HarnessSession | None = None
+        try:
+            self._env, first = self._handle.open(self._job.task, self._seed)
+            # A harness that knew the split could behave in search as it does not elsewhere: all tasks look alike to it.
+            shown = replace(self._job.task, split="train")
+            episode = Episode(shown, self._env.tools, first, first)
+            session = await self._job.harness.open(self._seed)
+            stopped = await self._loop(session, episode, self._env)
+            score = self._verdict(self._env)
+        except _EpisodeOver as over:
+            stopped, score = str(over), self._ended(over)
+        except HarnessError as error:
+            stopped, score = str(error), Score(0.0, "harness_error")
+        except PolicyError as error:
+            stopped, score = f"policy: {error}", Score(None, "env_error")
+        except Exception as error:  # whatever the environment or the backend raises is data, never a crash of the run
+            stopped, score = f"{type(error).__name__}: {error}", Score(None, "env_error")
+        finally:
+            if session is not None:
+                await session.close()
+        if self._violated and score.reward is not None:
+            score = replace(score, reward=0.0, failure="harness_violation")
+        job = self._job
+        calls = tuple(self._calls)
+        return Trajectory(job.task, job.harness.id, job.index, self._seed, calls, self._turns, score, stopped)
+
+    async def _loop(self, session: HarnessSession, episode: Episode, env: ToolEnv) -> str:
+        schemas = await session.tools(env.tools)
+        limits = session.limits
+        max_turns = min(limits.max_turns, self._config.max_turns)
+        step = _EnvStep(env, episode)
+        while True:
+            reason = await session.stop(episode)
+            if reason is None and episode.done:
+                reason = "done"
+            if reason is None and len(episode.turns) >= max_turns:
+                reason = f"limit: {max_turns} turns"
+            if reason is None and episode.failures >= limits.max_failures:
+                reason = f"limit: {limits.max_failures} failures"
+            if reason is not None:
+                return reason
+            messages = await session.pack(episode)
+            request = self._request(session, episode, messages=messages)
+            generation = await self._generate(replace(request, tools=schemas))
+            self._calls.append(
+                ModelCall(
+                    tuple(messages),
+                    generation.prompt_ids,
+                    generation.token_ids,
+                    generation.logprobs,
+                    generation.weights_version,
+                )
+            )
+            self._previous = generation
+            turn = await self._turn(session, episode, generation.completion, step)
+            self._turns = (*episode.turns, turn)
+            episode = replace(episode, observation=step.last.observation, turns=self._turns, done=step.last.done)
+            self._violated = step.violated
+            if turn.failure and turn.feedback is None and not episode.done:
+                return f"gave up: {turn.failure.reason}"
+
+    async def _turn(self, session: HarnessSession, episode: Episode, completion: Completion, step: _EnvStep) -> Turn:
+        self._turns = (*episode.turns, Turn(completion))
+        step.said += "\n" + _said(completion)
+        parsed = await session.parse(completion, episode)
+        if isinstance(parsed, ParseFailure):
+            if completion.finish_reason == "length":
+                parsed = replace(parsed, kind="truncated")
+            return Turn(completion, (), (), parsed, await session.recover(parsed, episode))
+        results: list[str] = []
+        failure: ParseFailure | None = None
+        feedback: str | None = None
+        for call in parsed:
+            results.append(await session.act(call, episode.tools, step))
+            self._violated = step.violated
+            if step.last.error is not None:
+                failure = ParseFailure(step.last.error, str(dict(call.arguments))[:200], "illegal")
+                step.last = replace(step.last, error=None)
+            if step.last.done:
+                break
+        calls = tuple(parsed[: len(results)])
+        if failure is not None and not step.last.done:
+            feedback = await session.recover(failure, episode)
+        return Turn(completion, calls, tuple(results), failure, feedback)
+
+    def _request(self, session: HarnessSession, episode: Episode, messages: list[Message]) -> Request:
+        limits, config = session.limits, self._config
+        left = min(limits.max_tokens, config.max_tokens) - episode.tokens
+        if left < 1:
+            raise _EpisodeOver("budget", f"limit: {episode.tokens} sampled tokens")
+        return Request(
+            messages,
+            sampling=config.sampling,
+            max_tokens=min(limits.max_tokens_per_turn, left),
+            max_prompt_tokens=min(limits.max_prompt_tokens, config.max_prompt_tokens),
+            stop=limits.stop_strings,
+            seed=derive_seed(self._seed, len(episode.turns)),
+            previous=self._previous,
+            gate=self._gate,
+        )
+
+    async def _generate(self, request: Request) -> Generation:
+        self._gate.waiting += 1
+        try:
+            return await self._policy.generate(request)
+        except PromptTooLongError as error:
+            raise _EpisodeOver("budget", str(error)) from None
+        finally:
+            self._gate.waiting -= 1
+
+    def _ended(self, over: _EpisodeOver) -> Score:
+        score = self._env.score() if self._env else Score(over.reward)
+        return score if score.reward == 1.0 else replace(score, reward=over.reward, failure=over.failure)
+
+    def _verdict(self, env: ToolEnv) -> Score:
+        score = env.score()
+        last = self._turns[-1].failure if self._turns else None
+        if score.reward == 1.0 or env.over:
+            return score
+        return replace(score, reward=0.0, failure=last.kind if last else "budget")
+
+
+def _said(completion: Completion) -> str:
+    """Returns everything the model wrote in one completion, the arguments of native tool calls included."""
+    arguments = [str(value) for call in completion.tool_calls for value in call.arguments.values()]
+    return "\n".join([completion.text, *arguments])

@@ -1,0 +1,236 @@
+"""One harness living for one episode, behind one asynchronous interface for trusted and caged code.
+
+`LocalSession` calls a trusted harness in this process. The cage (`harness_sdk.sandbox`) offers the same interface over
+a pipe. The rollout loop sees only `HarnessSession`. Checking what hooks return happens here, once, for both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Protocol
+
+from harness_sdk.harness import Harness
+from harness_sdk.types import Completion, Episode, Message, ParseFailure, StepResult, ToolSchema
+from whale_env.types import ToolCall, ToolSpec
+
+
+class Step(Protocol):
+    """Runs one tool call on the environment, in the trusted process.
+
+    Attributes:
+        blocking: Whether a call may take long, so that it must not run on the event loop.
+    """
+
+    blocking: bool
+
+    def __call__(self, call: ToolCall) -> StepResult:
+        """Runs the call."""
+        ...
+
+
+class HarnessError(Exception):
+    """A harness hook raised, hung, or returned something that is not what the hook must return.
+
+    Attributes:
+        hook: The hook's name.
+    """
+
+    def __init__(self, hook: str, why: str) -> None:
+        super().__init__(f"{hook}: {why}")
+        self.hook = hook
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """A harness's declared limits (see `Harness` for their meaning)."""
+
+    max_turns: int = 8
+    max_failures: int = 2
+    max_tokens_per_turn: int = 1024
+    max_tokens: int = 8192
+    max_prompt_tokens: int = 16384
+    stop_strings: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Limits:
+        """Checks declared limits.
+
+        Args:
+            values: The class attributes by name.
+
+        Returns:
+            The limits.
+
+        Raises:
+            HarnessError: A limit is not a positive whole number, or a stop string is not a non-empty string.
+        """
+        for name, value in values.items():
+            if name == "stop_strings":
+                if not isinstance(value, (tuple, list)) or not all(isinstance(s, str) and s for s in value):
+                    raise HarnessError("limits", f"stop_strings must be a tuple of non-empty strings, not {value!r}")
+            elif isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 10_000_000:
+                raise HarnessError("limits", f"{name} must be a whole number from 1 to 10000000, not {value!r}")
+        return cls(**{**values, "stop_strings": tuple(values.get("stop_strings", ()))})
+
+    @classmethod
+    def declared_by(cls, harness: type[Harness] | Harness) -> Limits:
+        """Reads and checks the limits of a harness class."""
+        return cls.of({f.name: getattr(harness, f.name) for f in fields(cls)})
+
+
+class HarnessSession(Protocol):
+    """A fresh harness for one episode. Every hook raises `HarnessError` and nothing else."""
+
+    limits: Limits
+
+    async def tools(self, env_tools: Sequence[ToolSpec]) -> list[ToolSchema]:
+        """See `Harness.tools`."""
+        ...
+
+    async def pack(self, episode: Episode) -> list[Message]:
+        """See `Harness.pack`."""
+        ...
+
+    async def parse(self, completion: Completion, episode: Episode) -> list[ToolCall] | ParseFailure:
+        """See `Harness.parse`."""
+        ...
+
+    async def act(self, call: ToolCall, specs: tuple[ToolSpec, ...], step: Step) -> str:
+        """See `Harness.act`; ``step`` runs in the trusted process."""
+        ...
+
+    async def recover(self, failure: ParseFailure, episode: Episode) -> str | None:
+        """See `Harness.recover`."""
+        ...
+
+    async def stop(self, episode: Episode) -> str | None:
+        """See `Harness.stop`."""
+        ...
+
+    async def close(self) -> None:
+        """Ends the session; safe to call twice."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class EnvTools:
+    """The `Tools` that a harness's ``act`` gets: specs and ``step``."""
+
+    specs: tuple[ToolSpec, ...]
+    step: Step
+
+
+class LocalSession:
+    """A trusted harness in this process."""
+
+    def __init__(self, harness: Harness) -> None:
+        self._harness = harness
+        self.limits = Limits.declared_by(harness)
+
+    async def tools(self, env_tools: Sequence[ToolSpec]) -> list[ToolSchema]:
+        """See `Harness.tools`."""
+        return checked_tools(self._call("tools", tuple(env_tools)))
+
+    async def pack(self, episode: Episode) -> list[Message]:
+        """See `Harness.pack`."""
+        return checked_messages(self._call("pack", episode))
+
+    async def parse(self, completion: Completion, episode: Episode) -> list[ToolCall] | ParseFailure:
+        """See `Harness.parse`."""
+        return checked_calls(self._call("parse", completion, episode))
+
+    async def act(self, call: ToolCall, specs: tuple[ToolSpec, ...], step: Step) -> str:
+        """See `Harness.act`."""
+        env = EnvTools(specs, step)
+        if step.blocking:
+            return checked_text("act", await asyncio.to_thread(self._call, "act", call, env))
+        return checked_text("act", self._call("act", call, env))
+
+    async def recover(self, failure: ParseFailure, episode: Episode) -> str | None:
+        """See `Harness.recover`."""
+        return checked_optional_text("recover", self._call("recover", failure, episode))
+
+    async def stop(self, episode: Episode) -> str | None:
+        """See `Harness.stop`."""
+        return checked_optional_text("stop", self._call("stop", episode))
+
+    async def close(self) -> None:
+        """Nothing to end."""
+
+    def _call(self, hook: str, *args: Any) -> Any:
+        try:
+            return getattr(self._harness, hook)(*args)
+        except Exception as error:
+            raise HarnessError(hook, f"{type(error).__name__}: {error}") from error
+
+
+ROLES = ("system", "user", "assistant", "tool")
+MAX_MESSAGES = 4096
+MAX_PROMPT_CHARS = 4_000_000
+
+
+def checked_text(hook: str, value: Any) -> str:
+    """Returns a hook's text, or raises `HarnessError`. Lone surrogates, which no tokenizer can read, are replaced."""
+    if not isinstance(value, str):
+        raise HarnessError(hook, f"must return a string, not {type(value).__name__}")
+    if len(value) > MAX_PROMPT_CHARS:
+        raise HarnessError(hook, f"returned {len(value)} characters; the bound is {MAX_PROMPT_CHARS}")
+    return clean_text(value)
+
+
+def clean_text(value: str) -> str:
+    """Returns the text as an exact `str` in which lone surrogates became "?"."""
+    text = str.__str__(value)
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
+
+
+def checked_optional_text(hook: str, value: Any) -> str | None:
+    """As `checked_text`, None allowed."""
+    return None if value is None else checked_text(hook, value)
+
+
+def checked_tools(value: Any) -> list[ToolSchema]:
+    """Returns well-formed OpenAI function schemas, or raises `HarnessError`."""
+    if not isinstance(value, (list, tuple)):
+        raise HarnessError("tools", f"must return a list of schemas, not {type(value).__name__}")
+    for schema in value:
+        function = schema.get("function") if isinstance(schema, dict) else None
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            raise HarnessError("tools", f"not an OpenAI function schema: {schema!r:.200}")
+        if not isinstance(function.get("parameters", {}), Mapping):
+            raise HarnessError("tools", f"parameters of {function['name']!r} must be a JSON schema object")
+    return list(value)
+
+
+def checked_messages(value: Any) -> list[Message]:
+    """Returns well-formed, bounded chat messages, or raises `HarnessError`."""
+    if not isinstance(value, (list, tuple)) or not value:
+        raise HarnessError("pack", f"must return a non-empty list of messages, not {value!r:.80}")
+    if len(value) > MAX_MESSAGES:
+        raise HarnessError("pack", f"returned {len(value)} messages; the bound is {MAX_MESSAGES}")
+    messages: list[Message] = []
+    total = 0
+    for index, item in enumerate(value):
+        if not isinstance(item, dict) or item.get("role") not in ROLES or not isinstance(item.get("content"), str):
+            raise HarnessError("pack", f"message {index} needs a role of {ROLES} and string content, not {item!r:.120}")
+        message: Message = {"role": item["role"], "content": clean_text(item["content"])}
+        if "tool_calls" in item:
+            message["tool_calls"] = item["tool_calls"]
+        if "tool_call_id" in item:
+            message["tool_call_id"] = item["tool_call_id"]
+        total += len(message["content"])
+        messages.append(message)
+    if total > MAX_PROMPT_CHARS:
+        raise HarnessError("pack", f"returned {total} characters; the bound is {MAX_PROMPT_CHARS}")
+    return messages
+
+
+def checked_calls(value: Any) -> list[ToolCall] | ParseFailure:
+    """Returns the calls or the failure that `parse` gave, or raises `HarnessError`."""
+    if isinstance(value, ParseFailure):
+        return value
+    if not isinstance(value, (list, tuple)) or not all(isinstance(call, ToolCall) for call in value):
+        raise HarnessError("parse", f"must return a list of ToolCall or a ParseFailure, not {value!r:.120}")
+    return list(value)
