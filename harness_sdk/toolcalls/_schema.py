@@ -1,0 +1,149 @@
+"""Arguments against a tool's JSON schema: unknown tools, missing and unknown arguments, types, text to values.
+
+Checks the types of the arguments themselves, not of what lies inside an object or array, nor ranges or enums: whether
+a well-typed value makes sense is for the environment to say.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from harness_sdk.toolcalls import _json
+from harness_sdk.toolcalls._scan import excerpt
+from harness_sdk.types import ParseFailure
+from whale_env.types import ToolCall, ToolSpec
+
+Tools = Mapping[str, ToolSpec]
+"""Tools by name."""
+
+_TYPES = frozenset(["null", "boolean", "integer", "number", "string", "array", "object"])
+
+_WORDS = {"True": True, "False": False, "None": None}
+"""How Qwen's own template writes these values back into the history, so how models write them."""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Returns a suggestion and the list of what exists, as the end of a message."""
+    options = sorted(known)
+    close = difflib.get_close_matches(name[:64], options, n=1)
+    hint = f" Did you mean {close[0]!r}?" if close else ""
+    return f"{hint} Available: {', '.join(options) or 'none'}."
+
+
+def unknown_tool(name: str, tools: Tools) -> ParseFailure:
+    """Returns the failure for a tool that is not offered."""
+    return ParseFailure(f"unknown tool {excerpt(name)!r}.{did_you_mean(name, tools)}", excerpt(name))
+
+
+def properties(tool: ToolSpec | None) -> Mapping[str, Any]:
+    """Returns the schemas of a tool's arguments by name."""
+    found = tool.parameters.get("properties") if tool else None
+    return found if isinstance(found, Mapping) else {}
+
+
+def required(tool: ToolSpec | None) -> list[str]:
+    """Returns the names of the arguments a tool needs."""
+    found = tool.parameters.get("required") if tool else None
+    return [name for name in found if isinstance(name, str)] if isinstance(found, (list, tuple)) else []
+
+
+def types_of(schema: Any) -> frozenset[str] | None:
+    """Returns the JSON types that a schema allows, or None when it does not say."""
+    if not isinstance(schema, Mapping):
+        return None
+    kind = schema.get("type")
+    if isinstance(kind, (str, list, tuple)):
+        kinds = frozenset([kind] if isinstance(kind, str) else map(str, kind))
+        return kinds if kinds <= _TYPES else None
+    options = schema.get("anyOf") or schema.get("oneOf")
+    if not isinstance(options, (list, tuple)):
+        return None
+    nested = [types_of(option) for option in options]
+    known = [each for each in nested if each is not None]
+    return frozenset().union(*known) if len(known) == len(nested) else None
+
+
+def type_name(value: Any) -> str:
+    """Returns the JSON type of a value."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "boolean"
+        case int():
+            return "integer"
+        case float():
+            return "number"
+        case str():
+            return "string"
+        case list():
+            return "array"
+        case _:
+            return "object"
+
+
+def _fit(value: Any, types: frozenset[str] | None) -> tuple[bool, Any]:
+    """Whether a value has one of the types, and the value as that type."""
+    kind = type_name(value)
+    if types is None or kind in types:
+        return True, value
+    if kind == "integer" and "number" in types:
+        return True, value
+    if kind == "number" and "integer" in types and value.is_integer():
+        return True, int(value)
+    return False, value
+
+
+def from_text(text: str, schema: Any) -> Any:
+    """Returns the value that a parameter's text stands for. Text stays text unless the schema asks for another type.
+
+    Raises:
+        ValueError: The text is not of a type that the schema allows.
+    """
+    types = types_of(schema)
+    word = text.strip()
+    if types is None or "string" in types:
+        if types and "null" in types and word in ("null", "None"):
+            return None
+        return text
+    value = _WORDS[word] if word in _WORDS else _json.loads(word)
+    fits, value = _fit(value, types)
+    if not fits:
+        raise ValueError(f"is {type_name(value)}")
+    return value
+
+
+def expected(schema: Any) -> str:
+    """Returns the allowed types in words."""
+    return " or ".join(sorted(types_of(schema) or ["any value"]))
+
+
+def wrong_type(tool: str, name: str, schema: Any, problem: str) -> ParseFailure:
+    """Returns the failure for an argument that is not what the schema says."""
+    return ParseFailure(f"argument {excerpt(name)!r} of {tool} must be {expected(schema)}: {problem}", excerpt(name))
+
+
+def checked(name: str, arguments: dict[str, Any], tools: Tools | None) -> ToolCall | ParseFailure:
+    """Returns the call with its arguments in the schema's types, or what is wrong with it."""
+    if not name.strip():
+        return ParseFailure("the tool name is empty: give the name of a tool")
+    if not _json.encodable([name, arguments]):
+        return ParseFailure("the call holds an unpaired surrogate, which UTF-8 cannot store", excerpt(repr(arguments)))
+    if tools is None:
+        return ToolCall(name, arguments)
+    if name not in tools:
+        return unknown_tool(name, tools)
+    tool, known = tools[name], properties(tools[name])
+    missing = [each for each in required(tool) if each not in arguments]
+    if missing:
+        return ParseFailure(f"{name} needs the argument {missing[0]!r}", ", ".join(missing))
+    values = {}
+    for key, value in arguments.items():
+        if key not in known and tool.parameters.get("additionalProperties") is False:
+            return ParseFailure(f"{name} has no argument {excerpt(key)!r}.{did_you_mean(key, known)}", excerpt(key))
+        fits, values[key] = _fit(value, types_of(known.get(key)))
+        if not fits:
+            return wrong_type(name, key, known[key], f"{excerpt(repr(value))} is {type_name(value)}")
+    return ToolCall(name, values)
