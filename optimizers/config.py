@@ -1,0 +1,175 @@
+"""One frozen configuration for all optimisers, and the presets. Command-line flags are generated from it.
+
+``smoke`` proves that everything runs; ``laptop`` learns something in minutes on two cores; ``paper`` is the published
+setting (arXiv 2609.00196) and wants GPUs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+Method = Literal["whale", "adaptive", "weight-only", "harness-only", "stagewise"]
+Preset = Literal["smoke", "laptop", "paper"]
+
+
+@dataclass(frozen=True)
+class WeightsConfig:
+    """The weight phase: online rejection-sampling fine-tuning (RSFT)."""
+
+    epochs: float = 0.6
+    """E: how much of the train split one phase goes through (fixed schedule)."""
+    prompts: int = 256
+    """Tasks in one step."""
+    samples: int = 8
+    """G: rollouts per task."""
+    minibatch: int = 64
+    """Accepted rollouts in one optimiser step."""
+    sft_epochs: int = 1
+    """Passes over a step's accepted rollouts."""
+    lr: float = 1e-7
+    """Constant learning rate of AdamW."""
+    weight_decay: float = 0.0
+    """Decoupled weight decay."""
+    micro_tokens: int = 4096
+    """Padded tokens in one forward and backward pass."""
+    reset_optimizer: bool = False
+    """Begin each phase with fresh AdamW moments."""
+
+
+@dataclass(frozen=True)
+class HarnessConfig:
+    """The harness phase: Meta-Harness search."""
+
+    iterations: int = 6
+    """I: scoring the incoming harness counts as the first (fixed schedule)."""
+    candidates: int = 3
+    """M: candidates an iteration."""
+    examples: int = 256
+    """Tasks of the search split that score a harness."""
+    samples: int = 1
+    """Rollouts per example."""
+    proposer: Literal["offline"] = "offline"
+    """Who writes the candidates."""
+    allow_uncaged: bool = False
+    """Run proposed code without a cage where the kernel offers none. The run's record says so."""
+
+
+@dataclass(frozen=True)
+class ScheduleConfig:
+    """When phases end, and how many there are."""
+
+    cycles: int = 3
+    """Weight phases; harness phases stand between them."""
+    window: float = 0.2
+    """Adaptive: epochs over which the training reward is averaged (W)."""
+    min_epochs: float = 0.2
+    """Adaptive: epochs before a weight phase may end (T_min)."""
+    patience: float = 0.2
+    """Adaptive: epochs without a new best after which it ends (P_w)."""
+    max_epochs: float = 2.0
+    """Adaptive: epochs after which it ends in any case."""
+    min_iterations: int = 6
+    """Adaptive: iterations before a harness phase may end (J_min)."""
+    iteration_patience: int = 2
+    """Adaptive: iterations without a new best after which it ends (P_h)."""
+    max_iterations: int = 12
+    """Adaptive: iterations after which it ends in any case."""
+
+
+@dataclass(frozen=True)
+class EvaluationConfig:
+    """mean@k on the test split."""
+
+    tasks: int = 256
+    """Tasks."""
+    k: int = 8
+    """Rollouts per task."""
+
+
+@dataclass(frozen=True)
+class AgentConfig:
+    """How the model samples, and hard limits on an episode (a harness's own limits count too)."""
+
+    temperature: float = 1.0
+    """Sampling temperature."""
+    top_k: int = 20
+    """Keep the k likeliest tokens; 0 keeps all."""
+    max_turns: int = 32
+    """Model calls in an episode."""
+    max_tokens: int = 8192
+    """Sampled tokens in an episode (response limit)."""
+    max_prompt_tokens: int = 16384
+    """Tokens of one prompt."""
+    concurrency: int = 256
+    """Episodes at a time."""
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """Everything that decides a run."""
+
+    env: str = "chess"
+    """Environment: chess, a Gymnasium id, or my_package:MyEnv-v0."""
+    env_args: str = "{}"
+    """Keyword arguments of the environment, as JSON."""
+    harness: str = ""
+    """Harness to begin with: module:Class or file.py:Class. Empty takes the domain's h0."""
+    model: str = "smollm2-135m"
+    """A local directory, smollm2-135m, or a hub name."""
+    method: Method = "whale"
+    """whale (fixed schedule), adaptive, or a control with the same operators: weight-only, harness-only, stagewise."""
+    seed: int = 0
+    """Every random choice derives from it."""
+    train_tasks: int = 0
+    """Use only so many tasks of the train split; 0 uses all. Defines an epoch."""
+    weights: WeightsConfig = field(default_factory=WeightsConfig)
+    search: HarnessConfig = field(default_factory=HarnessConfig)
+    schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    agent: AgentConfig = field(default_factory=AgentConfig)
+
+
+def preset(name: Preset, env: str) -> RunConfig:
+    """Returns a preset for an environment.
+
+    Args:
+        name: Which one.
+        env: Name of the environment; chess has settings of its own.
+    """
+    chess = env in ("chess", "whale/Chess-v0")
+    match name:
+        case "smoke":
+            return RunConfig(
+                env=env,
+                env_args='{"tiers": ["1"]}' if chess else "{}",
+                train_tasks=8,
+                weights=WeightsConfig(epochs=0.5, prompts=2, samples=4, lr=3e-5),
+                search=HarnessConfig(iterations=3, candidates=2, examples=4, samples=2),
+                schedule=ScheduleConfig(cycles=2),
+                evaluation=EvaluationConfig(tasks=4, k=2),
+                agent=AgentConfig(max_turns=4, max_tokens=64, max_prompt_tokens=2048, concurrency=128),
+            )
+        case "laptop":
+            return RunConfig(
+                env=env,
+                env_args='{"tiers": ["1", "2", "3"]}' if chess else "{}",
+                train_tasks=96,
+                weights=WeightsConfig(epochs=0.5, prompts=8, samples=8, lr=2e-5),
+                search=HarnessConfig(iterations=6, candidates=3, examples=32, samples=2),
+                schedule=ScheduleConfig(cycles=2),
+                evaluation=EvaluationConfig(tasks=32, k=8),
+                agent=AgentConfig(max_turns=8, max_tokens=256, max_prompt_tokens=4096, concurrency=128),
+            )
+        case "paper":
+            limit = 16384 if chess else 8192
+            return RunConfig(
+                env=env,
+                model="Qwen/Qwen3.5-4B" if chess else "Qwen/Qwen3.5-2B",
+                agent=AgentConfig(max_tokens=limit, max_prompt_tokens=32768, concurrency=1024),
+            )
+
+
+def scaled(config: RunConfig, **changes: object) -> RunConfig:
+    """Returns a configuration with some top-level fields replaced."""
+    return replace(config, **changes)  # type: ignore[arg-type]

@@ -1,0 +1,109 @@
+"""Live progress on a terminal, one plain line per event elsewhere, and the closing table."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from harness_sdk.trajectory import Trajectory
+
+
+class Display:
+    """What a user sees of a run. Writes to standard error; the closing table goes to standard output."""
+
+    def __init__(self, total: int, console: Console | None = None) -> None:
+        """Prepares.
+
+        Args:
+            total: Rollouts that the whole run will take, as far as is known.
+            console: Where to draw.
+        """
+        self._console = console or Console(stderr=True)
+        self._began = time.monotonic()
+        self._live = self._console.is_terminal
+        self._phase = ""
+        self._done = self._tokens = 0
+        self._seconds = time.monotonic()
+        self._progress = Progress(
+            TextColumn("{task.fields[phase]:<12}"),
+            BarColumn(),
+            TextColumn("{task.completed}/{task.total} rollouts"),
+            TextColumn("{task.fields[rate]}"),
+            TextColumn("reward {task.fields[reward]}"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=self._console,
+            disable=not self._live,
+        )
+        self._task: TaskID = self._progress.add_task("run", total=total, phase="", rate="", reward="-")
+
+    def __enter__(self) -> Display:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def unit(self, phase: str) -> None:
+        """Begins a unit of work."""
+        self._phase = phase
+        self._done = self._tokens = 0
+        self._rewards = 0.0
+        self._seconds = time.monotonic()
+        self._progress.update(self._task, phase=phase)
+
+    def rollout(self, trajectory: Trajectory) -> None:
+        """Counts a finished rollout."""
+        self._done += 1
+        self._tokens += trajectory.tokens + trajectory.prompt_tokens
+        self._rewards += trajectory.reward or 0.0
+        rate = self._tokens / max(time.monotonic() - self._seconds, 1e-3)
+        self._progress.update(
+            self._task, advance=1, rate=f"{rate:.0f} tok/s", reward=f"{self._rewards / self._done:.3f}"
+        )
+
+    def skip(self, rollouts: int) -> None:
+        """Counts rollouts that a resumed run has behind it."""
+        self._progress.update(self._task, advance=rollouts)
+
+    def line(self, text: str) -> None:
+        """Prints one line."""
+        minutes, seconds = divmod(int(time.monotonic() - self._began), 60)
+        self._console.print(f"[{minutes:02d}:{seconds:02d}] {text}", markup=False, highlight=False, soft_wrap=True)
+
+
+def print_result(result: Mapping[str, Any], path: str, follow_up: Sequence[str]) -> None:
+    """Prints the closing table, the run's path and what to do next."""
+    table = Table(title=f"{result['env']} · {result['method']} · seed {result['seed']}", title_justify="left")
+    for name in ("pair", "mean@k", "95 % interval", "format", "legality", "rollouts", "seconds"):
+        table.add_column(name, justify="left" if name == "pair" else "right")
+    rows = [("base", result["base"]), *[(row["phase"], row) for row in result["phases"]]]
+    rows += [("final", result["final"]), ("selected on search", result["selected"])]
+    for name, row in rows:
+        legality = "-" if row["legality"] is None else f"{row['legality']:.1%}"
+        table.add_row(
+            name,
+            f"{row['mean']:.1%}",
+            f"{row['low']:.1%} to {row['high']:.1%}",
+            f"{row['format']:.1%}",
+            legality,
+            str(row["rollouts"]),
+            f"{row['seconds']:.0f}",
+        )
+    console = Console(file=sys.stdout)
+    console.print(table)
+    k, tasks = result["base"]["k"], result["base"]["tasks"]
+    console.print(
+        f"mean@{k} over {tasks} test tasks; the whole run took {result['seconds']:.0f} s. Run directory: {path}",
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )
+    for command in follow_up:
+        console.print(f"  {command}", markup=False, highlight=False, soft_wrap=True)

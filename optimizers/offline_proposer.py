@@ -1,0 +1,221 @@
+"""The offline proposer: reads why rollouts fail and writes harnesses against it. No model, no network, seeded.
+
+It stands in for an LLM proposer on a laptop and in CI, and is a baseline to compare one with. Its mechanisms are
+general: each is a known way to help a small model follow a format or see what matters, phrased over the shapes of
+observations and tools. None knows a rule of a domain, reads an answer, or decides in the model's place.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from harness_sdk.loader import harness_id
+from harness_sdk.randomness import derive_seed
+from optimizers.archive import Entry, HarnessScore
+from optimizers.ledger import ProposerCost
+from optimizers.proposer import Brief, Proposal, Proposed
+from optimizers.recipes import Facts, Recipe, render
+
+STAGES: Mapping[str, float] = {"format": 0.0, "truncated": 0.0, "illegal": 1 / 3, "wrong": 2 / 3, "budget": 1 / 3}
+"""How far a failed rollout came: unread, read but invalid, valid but wrong. Solved is 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mechanism:
+    """One general way to change a harness.
+
+    Attributes:
+        name: Short name; part of the class's.
+        axis: Which part of a harness it changes.
+        hypothesis: What should get better, and why.
+        against: The failures it is meant for, with weights.
+        change: The changed recipe, or None where it does not apply.
+    """
+
+    name: str
+    axis: str
+    hypothesis: str
+    against: Mapping[str, float]
+    change: Callable[[Recipe, Facts], Recipe | None]
+
+
+def mechanisms(facts: Facts) -> list[Mechanism]:
+    """Returns the mechanisms that a domain of these shapes allows."""
+    unread = {"format": 1.0, "truncated": 1.0}
+    title = (facts.choices or "").replace("_", " ")
+    enough = max(8, facts.longest * 2)
+    found = [
+        Mechanism(
+            "OpenTag",
+            "prompt",
+            f"Replies that wander before the <{facts.tool}> tag are unread; begin the reply with the tag.",
+            unread,
+            lambda r, f: replace(r, opened=True),
+        ),
+        Mechanism(
+            "FreshRetry",
+            "history",
+            "A small model repeats what it reads, its mistakes too; a retry from a clean prompt is independent.",
+            {"format": 0.6, "truncated": 0.6, "illegal": 0.6},
+            lambda r, f: replace(r, retry="fresh"),
+        ),
+        Mechanism(
+            "MoreRetries",
+            "budget",
+            "Failures to write a usable action are partly chance; more tries let more rollouts reach a verdict.",
+            {"format": 0.4, "truncated": 0.4, "illegal": 0.5},
+            lambda r, f: replace(r, max_failures=r.max_failures + 2) if r.max_failures < 6 else None,
+        ),
+        Mechanism(
+            "NoSystem",
+            "prompt",
+            "A system text takes a small model's attention away from the observation; leave it out.",
+            {"format": 0.2, "truncated": 0.2, "wrong": 0.2},
+            lambda r, f: replace(r, system=""),
+        ),
+    ]
+    if facts.choices:
+        found += [
+            Mechanism(
+                "ReadChoices",
+                "parsing",
+                f"Replies that name one of the {title} without the tag are unread; take it wherever it stands.",
+                unread,
+                lambda r, f: replace(r, reading="choices"),
+            ),
+            Mechanism(
+                "AskForChoice",
+                "prompt",
+                f"The model copies the format example instead of choosing; ask for one of the {title} directly.",
+                {"format": 0.5, "truncated": 0.5, "illegal": 1.0, "wrong": 0.5},
+                lambda r, f: replace(r, instructions=f"Answer with the best of the {title}.\nBest:"),
+            ),
+            Mechanism(
+                "ShortReplies",
+                "budget",
+                f"A choice takes a few tokens; stopping at {enough} leaves no room to wander and saves sampling.",
+                {"truncated": 0.5},
+                lambda r, f: replace(r, max_tokens_per_turn=enough) if r.max_tokens_per_turn > enough else None,
+            ),
+        ]
+        for notation in facts.notations:
+            found.append(
+                Mechanism(
+                    f"List{notation.title()}",
+                    "observation",
+                    f"The full observation buries the {title}; show short facts and one list of them ({notation}).",
+                    {"format": 0.5, "truncated": 0.5, "illegal": 1.0, "wrong": 0.8},
+                    lambda r, f, notation=notation: replace(r, view=notation),  # type: ignore[misc]
+                )
+            )
+        found.append(
+            Mechanism(
+                "MarkedFirst",
+                "ordering",
+                f"Some {title} carry a mark that few others do; what is rare tells more, and small models pick early.",
+                {"wrong": 1.0, "illegal": 0.3},
+                lambda r, f: replace(r, order="marked") if r.view != "full" else None,
+            )
+        )
+    return found
+
+
+class OfflineProposer:
+    """Proposes one mechanism at a time against the commonest failures, and combinations of those that helped."""
+
+    async def propose(self, brief: Brief) -> Proposed:
+        """Writes up to ``brief.count`` candidates that the archive does not hold yet."""
+        rng = random.Random(derive_seed("offline-proposer", brief.seed))
+        facts = Facts.of(brief.tools, brief.observations)
+        known = mechanisms(facts)
+        base = self._base(brief)
+        recipe = self._recipe(brief, base)
+        tried = set(brief.archive.ids())
+        candidates: list[Proposal] = []
+        for names in self._plans(brief, base, recipe, known, facts, rng):
+            proposal = _write(names, recipe, known, facts, base.id)
+            if proposal is None or harness_id(proposal.source, proposal.name) in tried:
+                continue
+            tried.add(harness_id(proposal.source, proposal.name))
+            candidates.append(proposal)
+            if len(candidates) == brief.count:
+                break
+        return Proposed(tuple(candidates), ProposerCost(conversations=1))
+
+    def _base(self, brief: Brief) -> Entry:
+        """Returns the harness to build upon: the furthest one at these weights, the incumbent among equals."""
+        entries = [e for e in brief.archive.entries() if brief.weights_version in e.scores]
+        return max(entries, key=lambda e: (*merit(e.scores[brief.weights_version]), e.id == brief.incumbent, e.id))
+
+    def _recipe(self, brief: Brief, base: Entry) -> Recipe:
+        if "recipe" in base.traits:
+            return Recipe.from_json(base.traits["recipe"])
+        return Recipe.read(brief.archive.source(base.id))
+
+    def _plans(
+        self, brief: Brief, base: Entry, recipe: Recipe, known: list[Mechanism], facts: Facts, rng: random.Random
+    ) -> Iterator[tuple[str, ...]]:
+        """Yields sets of mechanisms to add to the base, the most promising first."""
+        helped = [name for name in self._helped(brief) if name not in recipe.mechanisms]
+        if len(helped) > 1:
+            yield tuple(helped)
+        failures = base.scores[brief.weights_version].failures
+        total = max(sum(failures.values()), 1)
+        worth = {
+            m.name: sum(weight * failures.get(kind, 0) / total for kind, weight in m.against.items())
+            + 0.05 * rng.random()
+            for m in known
+        }
+        ranked = sorted((m for m in known if m.name not in recipe.mechanisms), key=lambda m: -worth[m.name])
+        for mechanism in ranked:
+            if worth[mechanism.name] > 0.05:
+                yield (mechanism.name,)
+        for first in ranked:
+            for second in ranked:
+                if first is not second:
+                    yield (first.name, second.name)
+
+    def _helped(self, brief: Brief) -> list[str]:
+        """Returns the single mechanisms whose candidate came further than its parent, at the same weights."""
+        entries = {e.id: e for e in brief.archive.entries()}
+        gains: dict[str, float] = {}
+        for entry in entries.values():
+            parent = entries.get(entry.parent or "")
+            added = entry.traits.get("added", [])
+            if parent is None or len(added) != 1:
+                continue
+            for version in set(entry.scores) & set(parent.scores):
+                before, after = merit(parent.scores[version]), merit(entry.scores[version])
+                if after > before:
+                    gains[added[0]] = max(gains.get(added[0], 0.0), after[0] - before[0] + after[1] - before[1])
+        return sorted(gains, key=lambda name: -gains[name])
+
+
+def merit(score: HarnessScore) -> tuple[float, float]:
+    """Orders scores by reward, then by how far the failed rollouts came (`STAGES`)."""
+    far = sum(STAGES.get(kind, 0.0) * count for kind, count in score.failures.items())
+    return score.reward, far / max(score.rollouts, 1)
+
+
+def _write(
+    names: tuple[str, ...], recipe: Recipe, known: list[Mechanism], facts: Facts, parent: str
+) -> Proposal | None:
+    by_name = {mechanism.name: mechanism for mechanism in known}
+    changed = recipe
+    for name in names:
+        step = by_name[name].change(changed, facts)
+        if step is None:
+            return None
+        changed = step
+    if changed == recipe:
+        return None
+    changed = replace(changed, mechanisms=(*recipe.mechanisms, *names))
+    hypothesis = " ".join(by_name[name].hypothesis for name in names)
+    axis = by_name[names[0]].axis if len(names) == 1 else "combination"
+    title = "Adds " + ", ".join(names) + (f" to {', '.join(recipe.mechanisms)}." if recipe.mechanisms else ".")
+    class_name = "".join(changed.mechanisms)[:60]
+    source = render(changed, facts, class_name, f"{title}\n\nHypothesis: {hypothesis}\n")
+    traits = {"recipe": changed.to_json(), "added": list(names)}
+    return Proposal(class_name, source, parent, axis, hypothesis, traits)

@@ -1,0 +1,227 @@
+"""A run's directory: atomic files, append-only logs, and the journal that makes every run resumable.
+
+The journal holds one line per finished unit of work and its result, so an optimiser is written as straight code over
+units, and a resumed run walks through the same code. Logs written by a
+unit that never finished are cut back when the run is opened again; the ledger is not, since what was spent stays spent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+JOURNAL = "journal.jsonl"
+LEDGER = "ledger.jsonl"
+METRICS = "metrics.jsonl"
+
+
+class RunDirError(Exception):
+    """A run directory cannot be made or used; one line that says why and what to do."""
+
+
+class RunDir:
+    """One run on disk."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._done: dict[str, dict[str, Any]] = {}
+
+    @classmethod
+    def open(cls, path: Path, config: Mapping[str, Any], *, resume: bool) -> RunDir:
+        """Makes a new run directory, or opens one again.
+
+        Args:
+            path: Where it is.
+            config: The complete configuration, JSON data.
+            resume: Whether to go on with what is there.
+
+        Raises:
+            RunDirError: It exists and ``resume`` was not asked for, it does not exist but was to be resumed, it holds
+                another configuration, or it cannot be written.
+        """
+        run = cls(path)
+        wanted = json.loads(json.dumps(config))
+        with run.guarded():
+            if not resume:
+                if path.exists() and any(path.iterdir()):
+                    raise RunDirError(f"{path} is not empty; give --resume to go on with it, or another --out")
+                path.mkdir(parents=True, exist_ok=True)
+                run.write_json("environment.json", _environment())
+                run.write_json("config.json", wanted)
+                (path / JOURNAL).touch()
+                return run
+            if not (path / "config.json").is_file():
+                raise RunDirError(f"{path} holds no run (no config.json); leave --resume out to begin one")
+            stored = json.loads((path / "config.json").read_text("utf-8"))
+            different = sorted(key for key in wanted | stored if wanted.get(key) != stored.get(key))
+            if different:
+                key = different[0]
+                raise RunDirError(
+                    f"{path} is a run of another config: {key} is {stored.get(key)!r} there, {wanted.get(key)!r} here"
+                )
+            run._replay()
+        return run
+
+    def result(self, key: str) -> Any:
+        """Returns what a finished unit gave.
+
+        Raises:
+            KeyError: It is not finished.
+        """
+        return self._done[key]["result"]
+
+    def finish(self, key: str, result: Any, seconds: float) -> Any:
+        """Journals a unit of work as finished.
+
+        Args:
+            key: Its name, unique in the run.
+            result: JSON data.
+            seconds: How long it took.
+
+        Returns:
+            The result as JSON gives it back, so that a fresh and a resumed run go on with equal values.
+        """
+        with self.guarded():
+            sizes = {str(p.relative_to(self.path)): p.stat().st_size for p in self.path.rglob("*.jsonl")}
+            line = {"key": key, "time": time.time(), "seconds": seconds, "result": result, "sizes": sizes}
+            record: dict[str, Any] = json.loads(json.dumps(line))
+            self._append(JOURNAL, record, sync=True)
+        self._done[key] = record
+        return record["result"]
+
+    def done(self, prefix: str = "") -> list[str]:
+        """Returns the keys of finished units that begin so, in order."""
+        return [key for key in self._done if key.startswith(prefix)]
+
+    def seconds(self) -> float:
+        """Returns how long all finished units took together."""
+        return float(sum(record["seconds"] for record in self._done.values()))
+
+    def append(self, name: str, record: Mapping[str, Any]) -> None:
+        """Appends one line to a log."""
+        with self.guarded():
+            self._append(name, record, sync=False)
+
+    def write_json(self, name: str, data: Any) -> None:
+        """Replaces a JSON file atomically."""
+        self.write_text(name, json.dumps(data, indent=2, ensure_ascii=False) + "\n")
+
+    def write_text(self, name: str, text: str) -> None:
+        """Replaces a text file atomically."""
+        target = self.path / name
+        with self.guarded():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            scratch = target.with_name(f".{target.name}.tmp")
+            try:
+                scratch.write_text(text, "utf-8")
+                scratch.replace(target)
+            finally:
+                scratch.unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def folder(self, name: str) -> Iterator[Path]:
+        """Yields a scratch folder that becomes ``name`` when all went well, and vanishes otherwise."""
+        target = self.path / name
+        scratch = target.with_name(f".{target.name}.tmp")
+        with self.guarded():
+            shutil.rmtree(scratch, ignore_errors=True)
+            scratch.mkdir(parents=True)
+            try:
+                yield scratch
+                shutil.rmtree(target, ignore_errors=True)
+                scratch.replace(target)
+            finally:
+                shutil.rmtree(scratch, ignore_errors=True)
+
+    @contextlib.contextmanager
+    def guarded(self) -> Iterator[None]:
+        """Turns what the file system refuses (a full disk, missing rights) into a `RunDirError`."""
+        try:
+            yield
+        except OSError as error:
+            what = f" ({error.filename})" if error.filename else ""
+            hint = "; what is finished is kept, give --resume when there is room" if error.errno in (28, 122) else ""
+            raise RunDirError(f"cannot write to {self.path}: {error.strerror or error}{what}{hint}") from error
+        except RuntimeError as error:  # safetensors and torch report a full disk so
+            if "No space left" in str(error) or "write" in str(error).lower():
+                raise RunDirError(f"cannot write to {self.path}: {str(error).splitlines()[0]}") from error
+            raise
+
+    def _append(self, name: str, record: Mapping[str, Any], *, sync: bool) -> None:
+        target = self.path / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        line = json.dumps(record, ensure_ascii=False) + "\n"
+        with target.open("a", encoding="utf-8") as file:
+            file.write(line)
+            file.flush()
+            if sync:
+                os.fsync(file.fileno())
+
+    def _replay(self) -> None:
+        """Reads the journal and cuts the other logs back to where the last finished unit left them."""
+        records = list(read_lines(self.path / JOURNAL))
+        self._done = {record["key"]: record for record in records}
+        whole = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+        if (self.path / JOURNAL).read_text("utf-8") != whole:
+            self.write_text(JOURNAL, whole)
+        sizes = records[-1]["sizes"] if records else {}
+        for path in self.path.rglob("*.jsonl"):
+            name = str(path.relative_to(self.path))
+            if name == JOURNAL:
+                continue
+            if name == LEDGER:
+                _drop_torn_line(path)
+            elif path.stat().st_size > sizes.get(name, 0):
+                with path.open("r+b") as file:
+                    file.truncate(sizes.get(name, 0))
+
+
+def read_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """Reads a JSONL log; a torn last line is left out.
+
+    Raises:
+        RunDirError: Another line is damaged.
+    """
+    lines = path.read_text("utf-8", "replace").split("\n")
+    for number, line in enumerate(lines, 1):
+        if line:
+            try:
+                yield json.loads(line)
+            except json.JSONDecodeError as error:
+                if number >= len(lines) - 1:
+                    return
+                raise RunDirError(f"{path}:{number} is damaged: {error}") from error
+
+
+def _drop_torn_line(path: Path) -> None:
+    data = path.read_bytes()
+    if data and not data.endswith(b"\n"):
+        with path.open("r+b") as file:
+            file.truncate(data.rfind(b"\n") + 1)
+
+
+def _environment() -> dict[str, Any]:
+    names = ("torch", "transformers", "gymnasium", "chess", "numpy", "sympy", "vllm", "whale-rl")
+    versions = {}
+    for name in names:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions[name] = metadata.version(name)
+    git = subprocess.run(
+        ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"], capture_output=True, text=True, check=False
+    )
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cpus": os.cpu_count(),
+        "versions": versions,
+        "commit": git.stdout.strip() or None,
+    }

@@ -1,0 +1,431 @@
+"""WHALE: weights and harness in turn (arXiv 2609.00196). ``python -m optimizers.whale --env chess``.
+
+    θ ← RSFT(θ; h)            a weight phase, the harness frozen
+    h ← Meta-Harness(h; θ)    a harness phase, the weights frozen
+
+`Run` is the whole algorithm as straight code over units of work that the run directory journals, so that a killed run
+resumes by walking through the same code. The controls (weight-only, harness-only, stagewise) are the same code with
+other phases. Steps are `optimizers.rsft` and `optimizers.meta_harness`; when phases end is `optimizers.schedule`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from harness_sdk.loader import LoadedHarness, load, load_source
+from harness_sdk.policies.base import Sampling
+from harness_sdk.policies.transformers import TransformersPolicy
+from harness_sdk.rollout import RolloutConfig
+from harness_sdk.trajectory import Trajectory
+from optimizers import meta_harness, rsft
+from optimizers.archive import Archive, Entry, HarnessScore
+from optimizers.config import RunConfig
+from optimizers.display import Display
+from optimizers.evaluate import evaluate
+from optimizers.ledger import AgentCost, Ledger
+from optimizers.proposer import Brief, Proposal, Proposer
+from optimizers.rundir import METRICS, RunDir
+from optimizers.schedule import Phase, harness_over, phases, weights_over
+from optimizers.trainer import Trainer
+from whale_env.core import EnvHandle
+from whale_env.types import Split, Task
+
+SHOWN = 8
+"""First observations of search tasks that a proposer is shown."""
+
+
+class Run:
+    """One run of an optimiser over (weights, harness) pairs."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        run: RunDir,
+        env: EnvHandle,
+        h0: LoadedHarness,
+        proposer: Proposer,
+        display: Display,
+    ) -> None:
+        """Prepares; nothing is sampled yet.
+
+        Args:
+            config: What to do.
+            run: Where it is kept.
+            env: A handle on all splits. Optimisation gets a sealed one; only evaluation opens the test split.
+            h0: The harness to begin with.
+            proposer: Writes candidates.
+            display: Shows progress.
+        """
+        self.config, self.run, self.display = config, run, display
+        self._open_env, self._env = env, env.sealed()
+        self._h0, self._proposer = h0, proposer
+        self._archive, self._ledger = Archive(run), Ledger(run)
+        self._train = self._tasks("train", config.train_tasks)
+        self._search = self._tasks("search", config.search.examples)
+        self._test = self._tasks("test", config.evaluation.tasks)
+        self._sampler = rsft.PromptSampler(self._train, config.weights.prompts, config.seed)
+        self.harness = h0
+        self.version = 0
+
+    def attach(self, trainer: Trainer, policy: TransformersPolicy) -> None:
+        """Brings in the weights, as the last finished weight step left them."""
+        self._trainer, self._policy = trainer, policy
+        steps = self.run.done("weights/")
+        if not steps:
+            return
+        version = max(int(key.rsplit("/", 1)[1]) for key in steps)
+        self._trainer.load(self.run.path / "checkpoints" / f"step-{version:06d}")
+        self._policy.load_weights(self._trainer.weights(), version)
+
+    async def play(self) -> dict[str, Any]:
+        """Runs or resumes to the end.
+
+        Returns:
+            The result, as written to ``result.json``.
+        """
+        self._archive.add(Entry(self._h0.id, self._h0.name, None, "the starting harness", "none", 0, 0), self._h0)
+        base = await self._evaluation("base")
+        rows: list[dict[str, Any]] = []
+        pairs: list[tuple[float, dict[str, Any]]] = []
+        for phase in phases(self.config.method, self.config.schedule.cycles):
+            await (self._weight_phase(phase) if phase.kind == "weights" else self._harness_phase(phase))
+            row = await self._evaluation(phase.name)
+            rows.append({**row, "phase": phase.name})
+            pairs.append((await self._search_score(phase.name), row))
+        best = max(pairs, key=lambda pair: pair[0])[1] if pairs else base
+        result = {
+            "env": self.config.env,
+            "method": self.config.method,
+            "seed": self.config.seed,
+            "base": base,
+            "phases": rows,
+            "final": rows[-1] if rows else base,
+            "selected": best,
+            "harness": self.harness.id,
+            "weights_version": self.version,
+            "spent": self._ledger.totals(),
+            "seconds": self.run.seconds(),
+        }
+        self.run.write_json("result.json", result)
+        return result
+
+    # Weights
+
+    async def _weight_phase(self, phase: Phase) -> None:
+        per_epoch = self._sampler.steps_per_epoch
+        fixed = max(1, round(self.config.weights.epochs * per_epoch))
+        adaptive = self.config.method == "adaptive"
+        if self.config.weights.reset_optimizer and f"weights/{phase.cycle}/{self.version + 1}" not in self.run.done():
+            self._trainer.reset_optimizer()
+        rewards: list[float] = []
+        while not (weights_over(rewards, per_epoch, self.config.schedule) if adaptive else len(rewards) >= fixed):
+            version = self.version + 1
+            key = f"weights/{phase.cycle}/{version}"
+            fresh = key not in self.run.done()
+            label = f"{phase.name} step {len(rewards) + 1}" + ("" if adaptive else f"/{fixed}")
+            result = await self._unit(key, lambda v=version, p=phase, n=label: self._weight_step(v, p, n))
+            self.version = version
+            rewards.append(result["reward"])
+            if fresh:
+                self._forget_checkpoints()
+                loss = "" if result["loss"] is None else f", loss {result['loss']:.3f}"
+                self.display.line(
+                    f"{label}: reward {result['reward']:.3f}, accepted {result['accepted']}/{result['rollouts']}{loss}"
+                )
+                if not result["accepted"]:
+                    self.display.line(f"{label}: warning: nothing was accepted, the weights stay as they are")
+
+    async def _weight_step(self, version: int, phase: Phase, label: str) -> dict[str, Any]:
+        self.display.unit(label)
+        tasks = self._sampler.batch(version - 1)
+        config = self._rollouts(f"weights/{version}")
+        collected = await rsft.collect(
+            self._env, self.harness, self._policy, tasks, self.config.weights.samples, config, self.display.rollout
+        )
+        self._ledger.agent(phase.name, collected.cost)
+        self._keep(phase.name, collected.trajectories)
+        result = rsft.learn(collected.trajectories, self._trainer, self.config.weights, version)
+        with self.run.folder(f"checkpoints/step-{version:06d}") as folder:
+            self._trainer.save(folder)
+        self._policy.load_weights(self._trainer.weights(), version)
+        self.run.append(
+            METRICS,
+            {"phase": phase.name, "cycle": phase.cycle, "step": version, "harness": self.harness.id} | result.to_json(),
+        )
+        return result.to_json()
+
+    def _forget_checkpoints(self) -> None:
+        """Keeps the newest checkpoint; called once the journal names it."""
+        for folder in sorted((self.run.path / "checkpoints").glob("step-*"))[:-1]:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    # Harness
+
+    async def _harness_phase(self, phase: Phase) -> None:
+        config, adaptive = self.config.search, self.config.method == "adaptive"
+        best: list[float] = []
+        while not (harness_over(best, self.config.schedule) if adaptive else len(best) >= config.iterations):
+            iteration = len(best) + 1
+            key = f"harness/{phase.cycle}/{iteration}"
+            if iteration == 1:
+                proposals: list[Proposal] = []
+            else:
+                stored = await self._unit(f"{key}/propose", lambda p=phase, i=iteration: self._propose(p, i))
+                proposals = [Proposal(**data) for data in stored]
+            label = f"{phase.name} iteration {iteration}" + ("" if adaptive else f"/{config.iterations}")
+            fresh = f"{key}/score" not in self.run.done()
+            outcome = await self._unit(
+                f"{key}/score", lambda p=phase, i=iteration, c=proposals, n=label: self._iteration(p, i, c, n)
+            )
+            best.append(outcome["best"])
+            self.harness = self._harness(outcome["accepted"])
+            if fresh:
+                for line in outcome["lines"]:
+                    self.display.line(f"{label}: {line}")
+
+    async def _propose(self, phase: Phase, iteration: int) -> list[dict[str, Any]]:
+        shown = [self._env.open(task, 0)[1] for task in self._search[:SHOWN]]
+        brief = Brief(
+            env=self._env.prototype.domain.spec.name,
+            tools=self._env.prototype.tools,
+            observations=tuple(shown),
+            archive=self._archive,
+            incumbent=self.harness.id,
+            weights_version=self.version,
+            count=self.config.search.candidates,
+            seed=self._seed(phase, iteration),
+        )
+        proposed = await self._proposer.propose(brief)
+        self._ledger.proposer(phase.name, proposed.cost)
+        return [asdict(candidate) for candidate in proposed.candidates]
+
+    async def _iteration(self, phase: Phase, iteration: int, proposals: list[Proposal], label: str) -> dict[str, Any]:
+        self.display.unit(label)
+        config = self.config.search
+        name = self._env.prototype.domain.spec.name
+        candidates, rejected = meta_harness.admit(proposals, self._archive, name, allow_uncaged=config.allow_uncaged)
+        lines = [f"rejected {item.name}: {item.why}" for item in rejected]
+        harnesses = [candidate.harness for candidate in candidates] if iteration > 1 else [self.harness]
+        scored, cost = await meta_harness.score(
+            harnesses,
+            self._env,
+            self._policy,
+            self._search,
+            config.samples,
+            self._rollouts(f"search/{self.version}"),
+            self.display.rollout,
+        )
+        self._ledger.agent(phase.name, cost)
+        for candidate in candidates:
+            self._archive.add(meta_harness.entry_of(candidate, phase.cycle, iteration), candidate.harness)
+        for harness in harnesses:
+            score = self._archive.record(harness.id, scored[harness.id], self.version)
+            lines.append(f"{harness.name} ({harness.id}): {_told(score)}")
+            self.run.append(
+                METRICS,
+                {"phase": phase.name, "cycle": phase.cycle, "iteration": iteration, "harness": harness.id}
+                | asdict(score),
+            )
+        accepted, best = self._archive.best(self.version, self.harness.id)
+        if accepted != self.harness.id:
+            lines.append(f"accepted {self._archive.entry(accepted).name} ({accepted}): {_told(best)}")
+        self._archive.write_frontier(self.version, accepted)
+        return {"accepted": accepted, "best": best.reward, "lines": lines}
+
+    def _harness(self, harness_id: str) -> LoadedHarness:
+        if harness_id == self.harness.id:
+            return self.harness
+        if harness_id == self._h0.id:
+            return self._h0
+        source = self._archive.source(harness_id)
+        name = self._env.prototype.domain.spec.name
+        return load_source(source, env=name, allow_uncaged=self.config.search.allow_uncaged)
+
+    # Evaluation
+
+    async def _evaluation(self, name: str) -> dict[str, Any]:
+        key = f"evaluation/{name}"
+        fresh = key not in self.run.done()
+        row: dict[str, Any] = await self._unit(key, lambda: self._evaluate(name))
+        if fresh:
+            self.display.line(
+                f"test after {name}: mean@{row['k']} {row['mean']:.1%} ({row['low']:.1%} to {row['high']:.1%})"
+            )
+        return row
+
+    async def _evaluate(self, name: str) -> dict[str, Any]:
+        self.display.unit(f"test {name}")
+        # The same seeds for every pair: what differs between two evaluations is the pair.
+        config = self._rollouts("test")
+        summary, trajectories = await evaluate(
+            self._open_env,
+            self.harness,
+            self._policy,
+            self._test,
+            self.config.evaluation.k,
+            config,
+            self.display.rollout,
+        )
+        self._ledger.agent(f"test-{name}", AgentCost.of(trajectories, summary.seconds))
+        self._keep(f"test-{name}", trajectories)
+        return {**summary.to_json(), "harness": self.harness.id, "weights_version": self.version}
+
+    async def _search_score(self, name: str) -> float:
+        """Scores the current pair on the search split with fresh seeds: what pairs are selected by."""
+
+        async def measured() -> float:
+            self.display.unit(f"search {name}")
+            scored, cost = await meta_harness.score(
+                [self.harness],
+                self._env,
+                self._policy,
+                self._search,
+                self.config.search.samples,
+                self._rollouts("selection"),
+                self.display.rollout,
+            )
+            self._ledger.agent(f"selection-{name}", cost)
+            return HarnessScore.of(scored[self.harness.id], self.version).reward
+
+        return float(await self._unit(f"selection/{name}", measured))
+
+    # Common
+
+    async def _unit(self, key: str, work: Any) -> Any:
+        try:
+            return self.run.result(key)
+        except KeyError:
+            began = time.monotonic()
+            with self.run.guarded():
+                result = await work()
+            return self.run.finish(key, result, time.monotonic() - began)
+
+    def _tasks(self, split: Split, count: int) -> Sequence[Task]:
+        tasks = self._open_env.tasks(split)
+        if not tasks:
+            raise ValueError(f"{self.config.env} has no task in its {split} split")
+        return tasks[:count] if count else tasks
+
+    def _rollouts(self, phase: str) -> RolloutConfig:
+        agent = self.config.agent
+        return RolloutConfig(
+            seed=self.config.seed,
+            phase=phase,
+            sampling=Sampling(agent.temperature, agent.top_k),
+            max_turns=agent.max_turns,
+            max_tokens=agent.max_tokens,
+            max_prompt_tokens=agent.max_prompt_tokens,
+            concurrency=agent.concurrency,
+        )
+
+    def _seed(self, phase: Phase, iteration: int) -> int:
+        return self.config.seed * 1_000_003 + phase.cycle * 1_009 + iteration
+
+    def _keep(self, name: str, trajectories: Sequence[Trajectory]) -> None:
+        for trajectory in trajectories:
+            self.run.append(f"trajectories/{name}.jsonl", trajectory.to_json())
+
+
+def _told(score: HarnessScore) -> str:
+    failures = ", ".join(f"{kind} {count}" for kind, count in score.failures.items())
+    return f"search reward {score.reward:.3f} over {score.rollouts} rollouts" + (f" ({failures})" if failures else "")
+
+
+def planned(config: RunConfig, train_tasks: int) -> list[tuple[str, int]]:
+    """Returns the rollouts that a fixed schedule will take, by unit, without doing anything.
+
+    Args:
+        config: The configuration.
+        train_tasks: Tasks in the train split after ``config.train_tasks``.
+    """
+    weights, search = config.weights, config.search
+    prompts = min(weights.prompts, train_tasks)
+    per_epoch = -(-train_tasks // prompts)
+    steps = max(1, round(weights.epochs * per_epoch))
+    evaluation = config.evaluation.tasks * config.evaluation.k
+    rows = [("test base", evaluation)]
+    for phase in phases(config.method, config.schedule.cycles):
+        if phase.kind == "weights":
+            rows.append((f"{phase.name}: {steps} steps", steps * prompts * weights.samples))
+        else:
+            scored = 1 + (search.iterations - 1) * search.candidates
+            rows.append((f"{phase.name}: {search.iterations} iterations", scored * search.examples * search.samples))
+        rows.append((f"test after {phase.name}", evaluation))
+        rows.append((f"selection after {phase.name}", search.examples * search.samples))
+    return rows
+
+
+def start(config: RunConfig, env: EnvHandle, out: Path, *, resume: bool) -> dict[str, Any]:
+    """Runs or resumes a configuration.
+
+    Args:
+        config: What to do.
+        env: The environment, all splits.
+        out: The run directory.
+        resume: Whether to go on with what is there.
+
+    Returns:
+        The result.
+    """
+    import torch
+
+    from harness_sdk import models
+    from harness_sdk.policies.transformers import load as load_model
+    from harness_sdk.policies.transformers import load_tokenizer
+    from optimizers.offline_proposer import OfflineProposer
+    from optimizers.trainer import TrainerConfig
+
+    h0 = load(config.harness or _baseline(env), env=env.prototype.domain.spec.name)
+    source = models.resolve(config.model)
+    run = RunDir.open(out, asdict(config), resume=resume)
+    if resume and (out / "result.json").is_file():
+        finished: dict[str, Any] = json.loads((out / "result.json").read_text("utf-8"))
+        return finished
+    policy = TransformersPolicy(load_model(source, _rollout_dtype()), tokenizer=load_tokenizer(source))
+    trained = TrainerConfig(
+        lr=config.weights.lr, weight_decay=config.weights.weight_decay, micro_tokens=config.weights.micro_tokens
+    )
+    trainer = Trainer(load_model(source, torch.float32).to(policy.model.device), trained)
+    per_unit = planned(config, len(env.tasks("train")[: config.train_tasks or None]))
+    with Display(sum(count for _, count in per_unit)) as display:
+        whale = Run(config, run, env, h0, OfflineProposer(), display)
+        whale.attach(trainer, policy)
+        return asyncio.run(whale.play())
+
+
+def _rollout_dtype() -> Any:
+    import torch
+
+    from harness_sdk.policies.transformers import has_bfloat16
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.bfloat16 if has_bfloat16(device) else torch.float32
+
+
+def _baseline(env: EnvHandle) -> str:
+    from reference_harnesses import BASELINES
+
+    return BASELINES.get(env.prototype.domain.spec.name, "harness_sdk.harness:Harness")
+
+
+def with_method(config: RunConfig, method: Any) -> RunConfig:
+    """Returns the configuration with another method."""
+    return replace(config, method=method)
+
+
+def main() -> None:
+    """``python -m optimizers.whale``."""
+    from optimizers.cli import run_command
+
+    run_command("optimizers.whale")
+
+
+if __name__ == "__main__":
+    main()
