@@ -18,7 +18,10 @@ from whale_env.types import ToolCall, ToolSpec
 class Tools(Protocol):
     """The environment as `Harness.act` sees it: its primitives and nothing else."""
 
-    specs: tuple[ToolSpec, ...]
+    @property
+    def specs(self) -> tuple[ToolSpec, ...]:
+        """The environment's primitives."""
+        ...
 
     def step(self, call: ToolCall) -> StepResult:
         """Runs one tool call on the environment.

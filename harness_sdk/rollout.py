@@ -114,8 +114,18 @@ class _EnvStep:
         self.last = StepResult(episode.first)
         self.said = ""
         self.violated = False
+        self.broken: Exception | None = None
 
     def __call__(self, call: ToolCall) -> StepResult:
+        try:
+            return self._step(call)
+        except (
+            Exception
+        ) as error:  # remembered here: on its way out it passes through the harness, which is not to blame
+            self.broken = error
+            raise
+
+    def _step(self, call: ToolCall) -> StepResult:
         if call.name in self._commits:
             if not self._env.said(call, self.said):
                 self.violated = True
@@ -213,8 +223,15 @@ class _Run:
         failure: ParseFailure | None = None
         feedback: str | None = None
         for call in parsed:
-            results.append(await session.act(call, episode.tools, step))
-            self._violated = step.violated
+            try:
+                results.append(await session.act(call, episode.tools, step))
+            except HarnessError:
+                if step.broken is None:
+                    raise
+            finally:
+                self._violated = step.violated
+            if step.broken is not None:
+                raise step.broken
             if step.last.error is not None:
                 failure = ParseFailure(step.last.error, str(dict(call.arguments))[:200], "illegal")
                 step.last = replace(step.last, error=None)

@@ -7,6 +7,7 @@ a pipe. The rollout loop sees only `HarnessSession`. Checking what hooks return 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Protocol
@@ -81,7 +82,10 @@ class Limits:
 
 
 class HarnessSession(Protocol):
-    """A fresh harness for one episode. Every hook raises `HarnessError` and nothing else."""
+    """A fresh harness for one episode.
+
+    What a harness does wrong is raised as `HarnessError`; anything else that is raised is a failure of the cage itself.
+    """
 
     limits: Limits
 
@@ -169,6 +173,8 @@ class LocalSession:
 ROLES = ("system", "user", "assistant", "tool")
 MAX_MESSAGES = 4096
 MAX_PROMPT_CHARS = 4_000_000
+MAX_CALLS = 64
+MAX_DEPTH = 64
 
 
 def checked_text(hook: str, value: Any) -> str:
@@ -195,13 +201,33 @@ def checked_tools(value: Any) -> list[ToolSchema]:
     """Returns well-formed OpenAI function schemas, or raises `HarnessError`."""
     if not isinstance(value, (list, tuple)):
         raise HarnessError("tools", f"must return a list of schemas, not {type(value).__name__}")
-    for schema in value:
+    schemas: list[ToolSchema] = checked_data("tools", list(value))
+    for schema in schemas:
         function = schema.get("function") if isinstance(schema, dict) else None
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
             raise HarnessError("tools", f"not an OpenAI function schema: {schema!r:.200}")
-        if not isinstance(function.get("parameters", {}), Mapping):
+        if not isinstance(function.get("parameters", {}), dict):
             raise HarnessError("tools", f"parameters of {function['name']!r} must be a JSON schema object")
-    return list(value)
+    return schemas
+
+
+def checked_data(hook: str, value: Any, depth: int = 0) -> Any:
+    """Returns a copy of plain JSON data with clean texts, or raises `HarnessError` naming what is none."""
+    if depth > MAX_DEPTH:
+        raise HarnessError(hook, f"returned data nested more than {MAX_DEPTH} deep")
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return clean_text(value)
+    if isinstance(value, int) and abs(value) < 2**63:
+        return int(value)
+    if isinstance(value, float) and math.isfinite(value):
+        return float(value)
+    if isinstance(value, (list, tuple)):
+        return [checked_data(hook, item, depth + 1) for item in value]
+    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
+        return {clean_text(key): checked_data(hook, item, depth + 1) for key, item in value.items()}
+    raise HarnessError(hook, f"returned something that is not JSON data: {value!r:.80}")
 
 
 def checked_messages(value: Any) -> list[Message]:
@@ -217,9 +243,12 @@ def checked_messages(value: Any) -> list[Message]:
             raise HarnessError("pack", f"message {index} needs a role of {ROLES} and string content, not {item!r:.120}")
         message: Message = {"role": item["role"], "content": clean_text(item["content"])}
         if "tool_calls" in item:
-            message["tool_calls"] = item["tool_calls"]
+            calls = checked_data("pack", item["tool_calls"])
+            if not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls):
+                raise HarnessError("pack", f"tool_calls of message {index} must be a list of calls, not {calls!r:.120}")
+            message["tool_calls"] = calls
         if "tool_call_id" in item:
-            message["tool_call_id"] = item["tool_call_id"]
+            message["tool_call_id"] = checked_text("pack", item["tool_call_id"])
         total += len(message["content"])
         messages.append(message)
     if total > MAX_PROMPT_CHARS:
@@ -230,7 +259,17 @@ def checked_messages(value: Any) -> list[Message]:
 def checked_calls(value: Any) -> list[ToolCall] | ParseFailure:
     """Returns the calls or the failure that `parse` gave, or raises `HarnessError`."""
     if isinstance(value, ParseFailure):
-        return value
+        kind = value.kind if value.kind in ("format", "truncated") else "format"
+        return ParseFailure(checked_text("parse", value.reason), checked_text("parse", value.detail), kind)
     if not isinstance(value, (list, tuple)) or not all(isinstance(call, ToolCall) for call in value):
         raise HarnessError("parse", f"must return a list of ToolCall or a ParseFailure, not {value!r:.120}")
-    return list(value)
+    if len(value) > MAX_CALLS:
+        raise HarnessError("parse", f"returned {len(value)} calls; the bound is {MAX_CALLS}")
+    return [
+        ToolCall(
+            checked_text("parse", call.name),
+            checked_data("parse", dict(call.arguments)),
+            checked_optional_text("parse", call.id),
+        )
+        for call in value
+    ]

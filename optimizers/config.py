@@ -148,18 +148,18 @@ def preset(name: Preset, env: str) -> RunConfig:
                 search=HarnessConfig(iterations=3, candidates=2, examples=4, samples=2),
                 schedule=ScheduleConfig(cycles=2),
                 evaluation=EvaluationConfig(tasks=4, k=2),
-                agent=AgentConfig(max_turns=4, max_tokens=64, max_prompt_tokens=2048, concurrency=128),
+                agent=AgentConfig(max_turns=2, max_tokens=64, max_prompt_tokens=2048, concurrency=128),
             )
         case "laptop":
             return RunConfig(
                 env=env,
-                env_args='{"tiers": ["1", "2", "3"]}' if chess else "{}",
+                env_args='{"tiers": ["1", "2"]}' if chess else "{}",
                 train_tasks=96,
-                weights=WeightsConfig(epochs=0.5, prompts=8, samples=8, lr=2e-5),
-                search=HarnessConfig(iterations=6, candidates=3, examples=32, samples=2),
+                weights=WeightsConfig(epochs=0.5, prompts=8, samples=8, lr=3e-5),
+                search=HarnessConfig(iterations=6, candidates=3, examples=24, samples=2),
                 schedule=ScheduleConfig(cycles=2),
                 evaluation=EvaluationConfig(tasks=32, k=8),
-                agent=AgentConfig(max_turns=8, max_tokens=256, max_prompt_tokens=4096, concurrency=128),
+                agent=AgentConfig(max_turns=3, max_tokens=256, max_prompt_tokens=4096, concurrency=128),
             )
         case "paper":
             limit = 16384 if chess else 8192

@@ -18,7 +18,7 @@ from optimizers.ledger import ProposerCost
 from optimizers.proposer import Brief, Proposal, Proposed
 from optimizers.recipes import Facts, Recipe, render
 
-STAGES: Mapping[str, float] = {"format": 0.0, "truncated": 0.0, "illegal": 1 / 3, "wrong": 2 / 3, "budget": 1 / 3}
+STAGES: Mapping[str, float] = {"format": 0.0, "truncated": 0.0, "illegal": 0.05, "wrong": 0.6, "budget": 0.05}
 """How far a failed rollout came: unread, read but invalid, valid but wrong. Solved is 1."""
 
 
@@ -43,7 +43,6 @@ class Mechanism:
 
 def mechanisms(facts: Facts) -> list[Mechanism]:
     """Returns the mechanisms that a domain of these shapes allows."""
-    unread = {"format": 1.0, "truncated": 1.0}
     title = (facts.choices or "").replace("_", " ")
     enough = max(8, facts.longest * 2)
     found = [
@@ -51,21 +50,21 @@ def mechanisms(facts: Facts) -> list[Mechanism]:
             "OpenTag",
             "prompt",
             f"Replies that wander before the <{facts.tool}> tag are unread; begin the reply with the tag.",
-            unread,
-            lambda r, f: replace(r, opened=True),
+            {"format": 0.7, "truncated": 0.7},
+            lambda r, f: replace(r, opened=True) if r.reading == "tags" else None,
         ),
         Mechanism(
             "FreshRetry",
             "history",
             "A small model repeats what it reads, its mistakes too; a retry from a clean prompt is independent.",
-            {"format": 0.6, "truncated": 0.6, "illegal": 0.6},
+            {"format": 0.3, "truncated": 0.3, "illegal": 0.3},
             lambda r, f: replace(r, retry="fresh"),
         ),
         Mechanism(
             "MoreRetries",
             "budget",
             "Failures to write a usable action are partly chance; more tries let more rollouts reach a verdict.",
-            {"format": 0.4, "truncated": 0.4, "illegal": 0.5},
+            {"format": 0.2, "truncated": 0.2, "illegal": 0.3},
             lambda r, f: replace(r, max_failures=r.max_failures + 2) if r.max_failures < 6 else None,
         ),
         Mechanism(
@@ -82,14 +81,14 @@ def mechanisms(facts: Facts) -> list[Mechanism]:
                 "ReadChoices",
                 "parsing",
                 f"Replies that name one of the {title} without the tag are unread; take it wherever it stands.",
-                unread,
-                lambda r, f: replace(r, reading="choices"),
+                {"format": 1.0, "truncated": 1.0},
+                lambda r, f: replace(r, reading="choices", opened=False),
             ),
             Mechanism(
                 "AskForChoice",
                 "prompt",
                 f"The model copies the format example instead of choosing; ask for one of the {title} directly.",
-                {"format": 0.5, "truncated": 0.5, "illegal": 1.0, "wrong": 0.5},
+                {"format": 0.9, "truncated": 0.9, "illegal": 1.0, "wrong": 0.5},
                 lambda r, f: replace(r, instructions=f"Answer with the best of the {title}.\nBest:"),
             ),
             Mechanism(
@@ -106,19 +105,21 @@ def mechanisms(facts: Facts) -> list[Mechanism]:
                     f"List{notation.title()}",
                     "observation",
                     f"The full observation buries the {title}; show short facts and one list of them ({notation}).",
-                    {"format": 0.5, "truncated": 0.5, "illegal": 1.0, "wrong": 0.8},
+                    {"format": 0.9, "truncated": 0.9, "illegal": 1.0, "wrong": 0.8},
                     lambda r, f, notation=notation: replace(r, view=notation),  # type: ignore[misc]
                 )
             )
-        found.append(
-            Mechanism(
-                "MarkedFirst",
-                "ordering",
-                f"Some {title} carry a mark that few others do; what is rare tells more, and small models pick early.",
-                {"wrong": 1.0, "illegal": 0.3},
-                lambda r, f: replace(r, order="marked") if r.view != "full" else None,
+        if facts.marked:
+            found.append(
+                Mechanism(
+                    "MarkedFirst",
+                    "ordering",
+                    f"Some {title} carry a mark in {facts.marked} that few others do; what is rare tells more, and small "
+                    "models pick early: list that notation, rare marks first.",
+                    {"wrong": 1.0, "illegal": 0.3},
+                    lambda r, f: replace(r, view=f.marked, order="marked"),
+                )
             )
-        )
     return found
 
 
@@ -158,9 +159,8 @@ class OfflineProposer:
         self, brief: Brief, base: Entry, recipe: Recipe, known: list[Mechanism], facts: Facts, rng: random.Random
     ) -> Iterator[tuple[str, ...]]:
         """Yields sets of mechanisms to add to the base, the most promising first."""
-        helped = [name for name in self._helped(brief) if name not in recipe.mechanisms]
-        if len(helped) > 1:
-            yield tuple(helped)
+        helped = tuple(name for name in self._helped(brief) if name not in recipe.mechanisms)
+        yield helped
         failures = base.scores[brief.weights_version].failures
         total = max(sum(failures.values()), 1)
         worth = {
@@ -169,27 +169,30 @@ class OfflineProposer:
             for m in known
         }
         ranked = sorted((m for m in known if m.name not in recipe.mechanisms), key=lambda m: -worth[m.name])
-        for mechanism in ranked:
-            if worth[mechanism.name] > 0.05:
-                yield (mechanism.name,)
+        fresh = [mechanism.name for mechanism in ranked if mechanism.name not in helped]
+        yield from ((*helped, name) for name in fresh)
+        yield from ((name,) for name in fresh)
         for first in ranked:
             for second in ranked:
                 if first is not second:
                     yield (first.name, second.name)
 
     def _helped(self, brief: Brief) -> list[str]:
-        """Returns the single mechanisms whose candidate came further than its parent, at the same weights."""
-        entries = {e.id: e for e in brief.archive.entries()}
+        """Returns the mechanisms whose trial came further than its parent at the same weights, the best first.
+
+        A candidate may carry earlier helpers along; the mechanism on trial is the last one added.
+        """
+        entries = {entry.id: entry for entry in brief.archive.entries()}
         gains: dict[str, float] = {}
         for entry in entries.values():
             parent = entries.get(entry.parent or "")
             added = entry.traits.get("added", [])
-            if parent is None or len(added) != 1:
+            if parent is None or not added:
                 continue
             for version in set(entry.scores) & set(parent.scores):
                 before, after = merit(parent.scores[version]), merit(entry.scores[version])
                 if after > before:
-                    gains[added[0]] = max(gains.get(added[0], 0.0), after[0] - before[0] + after[1] - before[1])
+                    gains[added[-1]] = max(gains.get(added[-1], 0.0), after[0] - before[0] + after[1] - before[1])
         return sorted(gains, key=lambda name: -gains[name])
 
 
@@ -204,13 +207,15 @@ def _write(
 ) -> Proposal | None:
     by_name = {mechanism.name: mechanism for mechanism in known}
     changed = recipe
+    used: list[str] = []
     for name in names:
         step = by_name[name].change(changed, facts)
-        if step is None:
-            return None
-        changed = step
-    if changed == recipe:
+        if step is not None and step != changed:
+            changed = step
+            used.append(name)
+    if not used or used[-1] != names[-1]:  # the mechanism that the plan was for does not apply here
         return None
+    names = tuple(used)
     changed = replace(changed, mechanisms=(*recipe.mechanisms, *names))
     hypothesis = " ".join(by_name[name].hypothesis for name in names)
     axis = by_name[names[0]].axis if len(names) == 1 else "combination"

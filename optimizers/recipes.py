@@ -29,6 +29,7 @@ class Facts:
         choices: Name of the data field that lists what can be chosen, or None.
         notations: Keys under which each choice is written.
         longest: Characters of the longest choice.
+        marked: The notation in which most choices carry a mark besides letters and digits, or "" if none do.
         facts: Names of short text fields.
     """
 
@@ -37,6 +38,7 @@ class Facts:
     choices: str | None = None
     notations: tuple[str, ...] = ()
     longest: int = 0
+    marked: str = ""
     facts: tuple[str, ...] = ()
 
     @classmethod
@@ -48,7 +50,6 @@ class Facts:
         argument = strings[0] if strings else next(iter(properties), "")
         found: dict[str, tuple[str, ...]] = {}
         facts: list[str] = []
-        longest = 0
         for name in observations[0].data if observations else ():
             values = [observation.data.get(name) for observation in observations]
             if all(isinstance(value, str) and value and len(value) <= SHORT for value in values):
@@ -56,10 +57,14 @@ class Facts:
             keys = [_notations(value) for value in values]
             if all(keys):
                 found[name] = tuple(sorted(set.intersection(*map(set, keys)), key=keys[0].index))
-        choices = max(found, key=lambda name: sum(len(o.data[name]) for o in observations), default=None)
-        if choices is not None:
-            longest = max(len(item[key]) for o in observations for item in o.data[choices] for key in found[choices])
-        return cls(tool.name, argument, choices, found.get(choices or "", ()), longest, tuple(facts))
+        if not found:
+            return cls(tool.name, argument, facts=tuple(facts))
+        choices = max(found, key=lambda name: sum(len(o.data[name]) for o in observations))
+        items = [item for o in observations for item in o.data[choices]]
+        longest = max(len(item[key]) for item in items for key in found[choices])
+        marks = {key: sum(not item[key].isalnum() for item in items) for key in found[choices]}
+        marked = max(marks, key=lambda key: marks[key]) if any(marks.values()) else ""
+        return cls(tool.name, argument, choices, found[choices], longest, marked, tuple(facts))
 
 
 def _notations(value: Any) -> list[str]:

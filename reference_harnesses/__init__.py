@@ -4,10 +4,14 @@ from collections.abc import Mapping
 
 BASELINES: Mapping[str, str] = {
     "chess": "reference_harnesses.chess:ChessH0",
+    "math": "reference_harnesses.math:MathH0",
+    "searchqa": "reference_harnesses.searchqa:SearchQAH0",
 }
 """Domain name → reference of the harness that optimisation starts from."""
 
 STRONG: Mapping[str, str] = {
     "chess": "reference_harnesses.chess:ChessStrong",
+    "math": "reference_harnesses.math:MathStrong",
+    "searchqa": "reference_harnesses.searchqa:SearchQAStrong",
 }
 """Domain name → reference of the strong hand-written harness."""

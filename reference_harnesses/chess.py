@@ -18,7 +18,7 @@ class ChessH0(Harness):
     system = "You are solving a chess puzzle. Find the best move for the side to move."
     instructions = "Reply with your move in UCI inside tags and nothing else, like this: <move>e2e4</move>"
     max_turns = 16
-    max_failures = 4
+    max_failures = 3
     max_tokens_per_turn = 24
     stop_strings = ("</move>",)
 
@@ -39,8 +39,8 @@ class ChessH0(Harness):
 
     def recover(self, failure: ParseFailure, episode: Episode) -> str | None:
         """Gives one more try per kind of failure and accepted move."""
-        same = sum(turn.failure is not None and turn.failure.kind == failure.kind for turn in episode.turns)
-        if same:
+        illegal = [turn.failure.kind == "illegal" for turn in episode.turns if turn.failure is not None]
+        if (failure.kind == "illegal") in illegal:
             return None
         if failure.kind == "illegal":
             return f"{failure.reason}. Choose a move from the list of legal moves. {self.instructions}"

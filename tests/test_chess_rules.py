@@ -60,8 +60,9 @@ def test_verdicts(puzzle: tuple[str, str], played: list[str], verdict: str) -> N
 
 
 def test_replies_are_played_and_too_few_moves_are_incomplete() -> None:
-    fen, moves = "r3r1k1/p4ppp/2p2n2/1p6/3P1qb1/2NQR3/PPB2PP1/R1B3K1 w - - 5 18", (
-        "e3g3 e8e1 g1h2 e1c1 a1c1 f4h6 h2g1 h6c1"
+    fen, moves = (
+        "r3r1k1/p4ppp/2p2n2/1p6/3P1qb1/2NQR3/PPB2PP1/R1B3K1 w - - 5 18",
+        ("e3g3 e8e1 g1h2 e1c1 a1c1 f4h6 h2g1 h6c1"),
     )
     assert chess_line(fen, moves, ["e8e1", "Rxc1"]) == "incomplete"
     assert chess_line(fen, moves, ["e8e1", "Rxc1", "Qh6+", "Qxc1+"]) == "solved"

@@ -27,3 +27,5 @@ __all__ = [
     "register",
     "said_verbatim",
 ]
+
+register()

@@ -1,7 +1,7 @@
 """Names of environments: ours, and any other that Gymnasium knows (``my_pkg:MyEnv-v0``).
 
-`register` is Gymnasium's plug-in entry point (``gymnasium.envs``): after installation ``gymnasium.make`` knows our
-environments without importing us. Nothing is constructed here.
+Importing `whale_env` registers ours; ``gymnasium.make("whale_env:whale/Chess-v0")`` does that by itself. Gymnasium 1.0
+dropped the plug-in entry points that once made the import needless. Nothing is constructed here.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from whale_env.types import Json
 ENVS: Mapping[str, tuple[str, str]] = {
     "chess": ("whale/Chess-v0", "whale_env.chess:chess_env"),
     "math": ("whale/Math-v0", "whale_env.math:math_env"),
+    "searchqa": ("whale/SearchQA-v0", "whale_env.searchqa:searchqa_env"),
 }
 """Short name → (Gymnasium id, entry point)."""
 

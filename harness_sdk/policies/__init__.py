@@ -18,12 +18,17 @@ from harness_sdk.policies.base import (
 from harness_sdk.policies.scripted import ScriptedPolicy
 
 if TYPE_CHECKING:
+    from harness_sdk.policies.anthropic import AnthropicPolicy
+    from harness_sdk.policies.openai import OpenAIPolicy
     from harness_sdk.policies.transformers import TransformersPolicy
+    from harness_sdk.policies.vllm import VLLMPolicy
 
 __all__ = [
     "GREEDY",
+    "AnthropicPolicy",
     "Gate",
     "Generation",
+    "OpenAIPolicy",
     "Policy",
     "PolicyError",
     "PromptTooLongError",
@@ -31,9 +36,15 @@ __all__ = [
     "Sampling",
     "ScriptedPolicy",
     "TransformersPolicy",
+    "VLLMPolicy",
 ]
 
-_LAZY = {"TransformersPolicy": "harness_sdk.policies.transformers"}
+_LAZY = {
+    "AnthropicPolicy": "harness_sdk.policies.anthropic",
+    "OpenAIPolicy": "harness_sdk.policies.openai",
+    "TransformersPolicy": "harness_sdk.policies.transformers",
+    "VLLMPolicy": "harness_sdk.policies.vllm",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -25,6 +25,7 @@ PLAIN_TEMPLATE = (
 
 _MARK = "\ue000"
 """Encloses the number of a control token inside message text while the template is rendered (private use)."""
+_HIDDEN = re.compile(f"{_MARK}([0-9]+){_MARK}")
 
 
 class ChatEncoder:
@@ -129,7 +130,7 @@ class ChatEncoder:
         try:
             rendered: str = self.tokenizer.apply_chat_template(
                 [self._safe(message) for message in messages],
-                tools=tools or None,
+                tools=self._hidden(list(tools)) or None,
                 tokenize=False,
                 add_generation_prompt=not prefixed,
                 continue_final_message=prefixed,
@@ -152,19 +153,16 @@ class ChatEncoder:
         if isinstance(value, str):
             return self._hide(value)
         if isinstance(value, dict):
-            return {key: self._hidden(item) for key, item in value.items()}
+            return {self._hidden(key): self._hidden(item) for key, item in value.items()}
         return [self._hidden(item) for item in value] if isinstance(value, list) else value
 
     def _tokens(self, text: str) -> tuple[int, ...]:
-        if _MARK not in text:
-            return tuple(self.tokenizer(text, add_special_tokens=False).input_ids)
         ids: list[int] = []
-        for index, piece in enumerate(text.split(_MARK)):
-            if not piece:
-                continue
-            hidden = index % 2 == 1 and piece.isdecimal() and int(piece) < len(self._controls)
+        for index, piece in enumerate(_HIDDEN.split(text)):
+            hidden = index % 2 == 1
             plain = self._controls[int(piece)] if hidden else piece
-            ids += self.tokenizer(plain, add_special_tokens=False, split_special_tokens=hidden).input_ids
+            if plain:
+                ids += self.tokenizer(plain, add_special_tokens=False, split_special_tokens=hidden).input_ids
         return tuple(ids)
 
 

@@ -158,12 +158,14 @@ class Batch:
     def __init__(self, engine: Engine, rows: Sequence[Row]) -> None:
         self._engine = engine
         order = sorted({row.prompt for row in rows})
-        place = {prompt: number for number, prompt in enumerate(order)}
-        self.rows = sorted(rows, key=lambda row: place[row.prompt])
-        states = engine.prefill(order)
+        states = dict(zip(order, engine.prefill(order), strict=True))
+        trunks = _trunks(order)
+        self.rows = sorted(rows, key=lambda row: row.prompt)
+        owners = [trunks[row.prompt][0] for row in self.rows]
+        shared = {number: states[prompt][:, :, :, :length] for prompt, (number, length) in trunks.items()}
+        private = [states[row.prompt][:, :, :, trunks[row.prompt][1] :] for row in self.rows]
         steps = max(row.max_tokens for row in self.rows)
-        owners = [place[row.prompt] for row in self.rows]
-        self._states = _Decode(states, owners, steps, engine.model)
+        self._states = _Decode([shared[number] for number in sorted(shared)], private, owners, steps)
         self._last = [row.prompt[-1] for row in self.rows]
         self._positions = [len(row.prompt) - 1 for row in self.rows]
         self._sampler = RowSampler([row.sampling for row in self.rows], [row.seed for row in self.rows])
@@ -238,22 +240,46 @@ class _Prefill:
         return [kv.contiguous() for kv in torch.split(torch.stack(self._new), self._lengths, 3)]
 
 
-class _Decode:
-    """Attention of one new token per row: to its prompt's states, held once per prompt, and to its own."""
+def _trunks(prompts: Sequence[tuple[int, ...]]) -> dict[tuple[int, ...], tuple[int, int]]:
+    """Groups sorted distinct prompts that share most of their length: a group's common prefix is held once.
 
-    def __init__(self, prompts: Sequence[Tensor], owners: Sequence[int], steps: int, model: Any) -> None:
-        layers, _, heads, _, size = prompts[0].shape
-        longest = max(max(kv.shape[3] for kv in prompts), 1)
-        self._dtype = model.dtype
-        self._lengths = torch.tensor([kv.shape[3] for kv in prompts], device=prompts[0].device)
-        shape = (layers, 2, len(prompts), heads, longest, size)
-        self._prompts = torch.zeros(shape, dtype=self._dtype, device=prompts[0].device)
-        for number, kv in enumerate(prompts):
+    Returns:
+        Per prompt the number of its group and the length of the group's prefix; the last id is never part of it.
+    """
+    groups: list[tuple[int, list[tuple[int, ...]]]] = []
+    for prompt in prompts:
+        body = len(prompt) - 1
+        if groups:
+            length, members = groups[-1]
+            shared = min(length, common_prefix(members[0], prompt), body)
+            if 2 * shared >= max(length, body):
+                groups[-1] = (shared, [*members, prompt])
+                continue
+        groups.append((body, [prompt]))
+    return {prompt: (number, length) for number, (length, members) in enumerate(groups) for prompt in members}
+
+
+class _Decode:
+    """Attention of one new token per row: to a shared prefix, held once per group of rows, and to the row's own rest.
+
+    A row's own states are what its prompt has beyond the group's prefix, then what it has sampled.
+    """
+
+    def __init__(self, shared: Sequence[Tensor], private: Sequence[Tensor], owners: Sequence[int], steps: int) -> None:
+        layers, _, heads, _, size = shared[0].shape
+        like = {"dtype": shared[0].dtype, "device": shared[0].device}
+        self._dtype = shared[0].dtype
+        self._lengths = torch.tensor([kv.shape[3] for kv in shared], device=like["device"])
+        longest = max(max(kv.shape[3] for kv in shared), 1)
+        self._prompts = torch.zeros(layers, 2, len(shared), heads, longest, size, **like)
+        for number, kv in enumerate(shared):
             self._prompts[:, :, number, :, : kv.shape[3]] = kv
+        self._rests = torch.tensor([kv.shape[3] for kv in private], device=like["device"])
+        self._rest = max(kv.shape[3] for kv in private)
         self._capacity = steps
-        self._own = torch.zeros(
-            layers, 2, len(owners), heads, min(steps, 16), size, dtype=self._dtype, device=prompts[0].device
-        )
+        self._own = torch.zeros(layers, 2, len(owners), heads, self._rest + min(steps, 16), size, **like)
+        for row, kv in enumerate(private):
+            self._own[:, :, row, :, : kv.shape[3]] = kv
         self._step = 0
         self._place(list(owners))
 
@@ -261,9 +287,10 @@ class _Decode:
         rows, heads, _, size = query.shape
         kv_heads = key.shape[1]
         share = heads // kv_heads
-        now = self._step + 1
-        self._own[layer, 0, :, :, self._step] = key[:, :, 0]
-        self._own[layer, 1, :, :, self._step] = value[:, :, 0]
+        here = self._rest + self._step
+        now = here + 1
+        self._own[layer, 0, :, :, here] = key[:, :, 0]
+        self._own[layer, 1, :, :, here] = value[:, :, 0]
         own_k, own_v = self._own[layer, 0, :, :, :now], self._own[layer, 1, :, :, :now]
         prompt_k, prompt_v = self._prompts[layer]
         grouped = query[:, :, 0].view(rows, kv_heads, share, size) * scale
@@ -273,6 +300,8 @@ class _Decode:
         wide = slots.view(len(self._lengths), -1, kv_heads, share, size).transpose(1, 2).flatten(2, 3)
         to_prompt = (wide @ prompt_k.transpose(-1, -2)).masked_fill(self._hidden, -torch.inf)
         to_own = grouped @ own_k.transpose(-1, -2)
+        if self._rest:
+            to_own[..., : self._rest].masked_fill_(self._gap, -torch.inf)
 
         prompt_scores = self._rows_of(to_prompt, share)
         weights = torch.cat([prompt_scores, to_own], dim=-1).softmax(-1, dtype=torch.float32).to(self._dtype)
@@ -286,23 +315,25 @@ class _Decode:
 
     def advance(self) -> None:
         self._step += 1
-        if self._step == self._own.shape[4] < self._capacity:
-            grown = min(self._capacity, 2 * self._own.shape[4])
-            self._own = functional.pad(self._own, (0, 0, 0, grown - self._own.shape[4]))
+        room = self._own.shape[4] - self._rest
+        if self._step == room < self._capacity:
+            self._own = functional.pad(self._own, (0, 0, 0, min(self._capacity, 2 * room) - room))
 
     def own(self, row: int) -> Tensor:
         """Returns a row's own states, ``(layers, 2, kv_heads, steps, head_dim)``: the last prompt token's and on."""
-        return self._own[:, :, row, :, : self._step].clone()
+        return self._own[:, :, row, :, self._rest : self._rest + self._step].clone()
 
     def keep(self, rows: Sequence[int]) -> None:
         self._own = self._own[:, :, list(rows)]
+        self._rests = self._rests[list(rows)]
         owners = [self._owners[row] for row in rows]
         alive = sorted(set(owners))
-        if len(alive) < len(self._lengths):
+        if 2 * len(alive) <= len(self._lengths):  # copying all that is left pays only now and then
             self._prompts = self._prompts[:, :, alive]
             self._lengths = self._lengths[alive]
-        new = {old: number for number, old in enumerate(alive)}
-        self._place([new[owner] for owner in owners])
+            new = {old: number for number, old in enumerate(alive)}
+            owners = [new[owner] for owner in owners]
+        self._place(owners)
 
     def _place(self, owners: list[int]) -> None:
         """Lays the rows out as (prompt, slot), the slots of a prompt with fewer rows left empty."""
@@ -319,6 +350,8 @@ class _Decode:
         self._slot = torch.tensor([o * width + s for o, s in zip(owners, seats, strict=True)])
         columns = torch.arange(self._prompts.shape[4], device=self._lengths.device)
         self._hidden = (columns[None] >= self._lengths[:, None])[:, None, None, :]
+        own = torch.arange(self._rest, device=self._lengths.device)
+        self._gap = (own[None] >= self._rests[:, None])[:, None, None, :]
 
     def _rows_of(self, wide: Tensor, share: int) -> Tensor:
         """Turns ``(prompts, kv_heads, slots * share, n)`` into ``(rows, kv_heads, share, n)``."""

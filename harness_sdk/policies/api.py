@@ -1,0 +1,249 @@
+"""What the HTTP backends share: bounded concurrency, one layer of retries, and errors in one line.
+
+Written for the official OpenAI and Anthropic SDKs, whose clients and exceptions have the same names; their own retries
+are off. What is asked and how an answer is read is each backend's own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+import random
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
+from time import time
+from typing import Any
+from urllib.parse import urlsplit
+
+from harness_sdk.policies.base import PolicyError, PromptTooLongError
+from harness_sdk.types import ParseFailure
+from whale_env.types import ToolCall
+
+FIRST_WAIT = 0.5
+"""Seconds before the first retry; each further one doubles."""
+LONGEST_WAIT = 60.0
+RETRIED = frozenset({408, 409, 425, 429})
+"""Client errors that may pass; all of 500 and above do as well."""
+
+_TOO_LONG = re.compile(
+    r"context.?length|context.?window|context size|prompt is too long|input is too long|too many tokens|maximum input",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ApiConfig:
+    """How a server is reached.
+
+    Attributes:
+        package: The SDK's module name, also the name of this project's extra that installs it.
+        key_variable: Environment variable that holds the key when none is given.
+        base_url: The server, or None for the SDK's default.
+        concurrency: Requests at a time.
+        timeout: Seconds for one attempt, from the first byte sent to the last received.
+        retries: Attempts after the first.
+    """
+
+    package: str
+    key_variable: str
+    base_url: str | None = field(repr=False)  # may hold a password
+    concurrency: int
+    timeout: float
+    retries: int
+
+    def __post_init__(self) -> None:
+        if self.concurrency < 1:
+            raise ValueError(f"concurrency must be at least 1, not {self.concurrency}")
+        if not self.timeout > 0:
+            raise ValueError(f"timeout must be more than 0 seconds, not {self.timeout}")
+        if self.retries < 0:
+            raise ValueError(f"retries must be at least 0, not {self.retries}")
+        if self.base_url is not None and urlsplit(self.base_url).scheme not in ("http", "https"):
+            raise ValueError(f"base_url must begin with http:// or https://, not {self.base_url!r:.60}")
+
+
+class ContextLengthError(PromptTooLongError):
+    """The server says, in its own words, that a prompt does not fit its model; ``tokens`` and ``limit`` are 0."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(0, 0)
+        self.args = (reason,)
+
+
+class _Transient(Exception):
+    """An attempt failed in a way that may pass."""
+
+    def __init__(self, reason: str, wait: float | None = None) -> None:
+        super().__init__(reason)
+        self.wait = wait
+
+
+class ApiClient:
+    """Sends requests through one SDK client per event loop."""
+
+    def __init__(self, config: ApiConfig, client_class: str, api_key: str | None) -> None:
+        """Prepares a client; nothing is sent.
+
+        Args:
+            config: How to reach the server.
+            client_class: Name of the SDK's asynchronous client class.
+            api_key: The key; None reads the environment, and a server given by ``base_url`` may need none.
+
+        Raises:
+            ImportError: The SDK is not installed.
+            PolicyError: There is no key and the default server needs one.
+        """
+        import os
+
+        try:
+            self._sdk: Any = importlib.import_module(config.package)
+        except ImportError as error:
+            raise ImportError(
+                f"this policy needs the {config.package} package: pip install 'whale-rl[{config.package}]'"
+            ) from error
+        key = api_key or os.environ.get(config.key_variable)
+        if not key and config.base_url is None:
+            raise PolicyError(f"no API key: set {config.key_variable} in the environment, or give base_url")
+        self.config = config
+        self.where = config.package if config.base_url is None else urlsplit(config.base_url).hostname or "the server"
+
+        # The key lives in these closures and in the SDK's client, so that no repr or dump of this object shows it.
+        def connect() -> Any:
+            return getattr(self._sdk, client_class)(
+                api_key=key or "none", base_url=config.base_url, timeout=config.timeout, max_retries=0
+            )
+
+        def redact(text: str) -> str:
+            return text.replace(key, "[key]") if key else text
+
+        self._connect, self._redact = connect, redact
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._client: Any = None
+        self._slots = asyncio.Semaphore(config.concurrency)
+
+    async def send(self, call: Callable[[Any], Awaitable[Any]]) -> dict[str, Any]:
+        """Sends one request, again if it fails in a way that may pass.
+
+        Args:
+            call: Given the SDK's client, makes the request and returns its raw response.
+
+        Returns:
+            The JSON object that the server answered.
+
+        Raises:
+            ContextLengthError: The prompt does not fit the model.
+            PolicyError: The server refused, or all attempts failed.
+        """
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:  # connections belong to the loop that opened them
+            self._loop, self._client = loop, self._connect()
+            self._slots = asyncio.Semaphore(self.config.concurrency)
+        async with self._slots:
+            for attempt in range(self.config.retries + 1):
+                try:
+                    return await self._attempt(call)
+                except _Transient as failure:
+                    reason, asked = str(failure), failure.wait
+                if attempt < self.config.retries:
+                    wait = FIRST_WAIT * 2**attempt * random.uniform(0.5, 1.0)
+                    await asyncio.sleep(min(max(wait, asked or 0.0), LONGEST_WAIT))
+        raise PolicyError(f"{self.where}: {reason} (tried {self.config.retries + 1} times)")
+
+    async def close(self) -> None:
+        """Closes the connections of the running loop."""
+        if self._client is not None and self._loop is asyncio.get_running_loop():
+            await self._client.close()
+        self._client = self._loop = None
+
+    async def _attempt(self, call: Callable[[Any], Awaitable[Any]]) -> dict[str, Any]:
+        sdk = self._sdk
+        try:
+            async with asyncio.timeout(self.config.timeout):
+                response = await call(self._client)
+        except (TimeoutError, sdk.APITimeoutError):
+            raise _Transient(f"no answer in {self.config.timeout:g} s") from None
+        except sdk.APIStatusError as error:
+            raise self._status(error) from None
+        except sdk.APIConnectionError as error:
+            raise _Transient(f"connection failed: {self._line(error.__cause__ or error)}") from None
+        try:
+            answer = json.loads(response.http_response.content)
+        except ValueError:
+            raise _Transient(f"the answer is not JSON: {self._redact(response.http_response.text)!r:.100}") from None
+        if not isinstance(answer, dict):
+            raise _Transient(f"the answer is not a JSON object: {self._redact(response.http_response.text)!r:.100}")
+        return answer
+
+    def _status(self, error: Any) -> Exception:
+        status: int = error.status_code
+        reason = self._line(error)
+        if status in (401, 403):  # the server's own words may hold the key
+            return PolicyError(f"{self.where}: refused the key ({status}); check {self.config.key_variable}")
+        if status in (400, 413, 422) and _TOO_LONG.search(reason):
+            return ContextLengthError(f"{self.where}: {reason}")
+        if status in RETRIED or status >= 500:
+            return _Transient(f"{status} {reason}", _retry_after(error.response.headers))
+        return PolicyError(f"{self.where}: {status} {reason}")
+
+    def _line(self, error: BaseException) -> str:
+        """What an error says, in one line."""
+        body = getattr(error, "body", None)
+        inner = body.get("error", body) if isinstance(body, Mapping) else None
+        said = inner.get("message") if isinstance(inner, Mapping) else None
+        text = str(said or getattr(error, "message", None) or error).strip()
+        return self._redact(" ".join(text.split()) or type(error).__name__)[:500]
+
+
+def _retry_after(headers: Mapping[str, str]) -> float | None:
+    """Seconds that the server asks to wait: a number or a date."""
+    value = headers.get("retry-after")
+    if value is None:
+        return None
+    try:
+        return float(value)
+    except ValueError:
+        pass
+    try:
+        return parsedate_to_datetime(value).timestamp() - time()
+    except ValueError:
+        return None
+
+
+def read_call(name: Any, arguments: Any, call_id: str) -> ToolCall | ParseFailure:
+    """Reads a native tool call.
+
+    Args:
+        name: The tool's name.
+        arguments: An object, or JSON text of one.
+        call_id: The call's id.
+
+    Returns:
+        The call, or why it cannot be read. Never raises.
+    """
+    if not isinstance(name, str) or not name:
+        return ParseFailure("the tool name is empty: give the name of a tool", str(name)[:200])
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments or "{}", parse_constant=_no_constant)
+        except (ValueError, RecursionError) as error:
+            return ParseFailure(f"the arguments of {name} are not JSON: {error}", str(arguments)[:200])
+    if not isinstance(arguments, dict):
+        return ParseFailure(f"the arguments of {name} must be an object", repr(arguments)[:200])
+    return ToolCall(name, arguments, call_id)
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+def cut_at_stop(text: str, stop: tuple[str, ...]) -> tuple[str, bool]:
+    """Cuts a text after the first stop string in it.
+
+    Returns:
+        The text, stop string included, and whether there was one.
+    """
+    ends = [text.index(string) + len(string) for string in stop if string in text]
+    return (text[: min(ends)], True) if ends else (text, False)

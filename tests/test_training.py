@@ -1,0 +1,214 @@
+"""The weight update and RSFT: the exact token mean, fp32 masters, and a tiny model that learns to copy."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+
+import gymnasium as gym
+import pytest
+import torch
+from tiny import tiny_llama
+
+from harness_sdk import Completion, Episode, Harness, Message, ParseFailure, RolloutConfig, ToolCall
+from harness_sdk.loader import LoadedHarness
+from harness_sdk.policies import Sampling, TransformersPolicy
+from harness_sdk.session import LocalSession
+from harness_sdk.trajectory import Sample
+from optimizers.config import WeightsConfig
+from optimizers.rsft import PromptSampler, collect, learn
+from optimizers.trainer import Trainer, TrainerConfig
+from whale_env import DomainSpec, Observation, Outcome, Score, Task, ToolEnv, ToolSpec
+from whale_env.core import EnvHandle
+from whale_env.types import Split
+
+LETTERS = "abcd"
+
+
+class Copying:
+    """Copy the letter that is shown, up to its place modulo four: chance is one in four."""
+
+    spec = DomainSpec(
+        "copying",
+        (ToolSpec("say", "Says a letter.", {"type": "object", "properties": {"letter": {"type": "string"}}}, True),),
+    )
+
+    def tasks(self, split: Split) -> Sequence[Task]:
+        return [Task(f"{split}-{letter}", "copying", split) for letter in LETTERS]
+
+    def start(self, task: Task, seed: int) -> CopySession:
+        return CopySession(task.id[-1])
+
+
+class CopySession:
+    def __init__(self, letter: str) -> None:
+        self._letter, self._said = letter, None
+
+    def observe(self) -> Observation:
+        return Observation(self._letter)
+
+    def apply(self, call: ToolCall) -> Outcome:
+        self._said = call.arguments["letter"]
+        return Outcome(self.observe(), done=True)
+
+    def said(self, call: ToolCall, text: str) -> bool:
+        return str(call.arguments["letter"]) in text
+
+    def score(self) -> Score:
+        if self._said is not None and ord(self._said) % 4 == ord(self._letter) % 4:
+            return Score(1.0)
+        return Score(0.0, "wrong")
+
+
+class OneLetter(Harness):
+    max_tokens_per_turn = 1
+    max_turns = 1
+
+    def pack(self, episode: Episode) -> list[Message]:
+        return [{"role": "user", "content": "copy"}, {"role": "assistant", "content": episode.first.text}]
+
+    def parse(self, completion: Completion, episode: Episode) -> list[ToolCall] | ParseFailure:
+        if completion.text:
+            return [ToolCall("say", {"letter": completion.text[0]})]
+        return ParseFailure("nothing was said")
+
+
+async def opened(seed: int) -> LocalSession:
+    return LocalSession(OneLetter())
+
+
+HARNESS = LoadedHarness("one-letter", "OneLetter", "", True, opened)
+
+
+def copying_env() -> EnvHandle:
+    if "tests/Copying-v0" not in gym.registry:
+        gym.register("tests/Copying-v0", entry_point=lambda **kw: ToolEnv(Copying(), **kw))
+    return EnvHandle("tests/Copying-v0", {})
+
+
+def test_rsft_teaches_a_tiny_model_to_copy() -> None:
+    env = copying_env()
+    model, tokenizer = tiny_llama(hidden=64)
+    trainer = Trainer(model, TrainerConfig(lr=3e-3))
+    rollout_model, _ = tiny_llama(hidden=64)
+    policy = TransformersPolicy(rollout_model, tokenizer=tokenizer)
+    sampler = PromptSampler(env.tasks("train"), 4, seed=0)
+    config = WeightsConfig(prompts=4, samples=32, minibatch=128)
+    rewards = []
+    for step in range(40):
+        run = RolloutConfig(phase=f"step {step}", sampling=Sampling(1.0, top_k=0))
+        collected = asyncio.run(collect(env, HARNESS, policy, sampler.batch(step), config.samples, run))
+        rewards.append(learn(collected.trajectories, trainer, config, step).reward)
+        policy.load_weights(trainer.weights(), step + 1)
+        if step >= 5 and min(rewards[-3:]) > 0.95:
+            break
+    assert rewards[0] < 0.4
+    greedy = RolloutConfig(phase="test", sampling=Sampling(0.0))
+    test = asyncio.run(collect(env, HARNESS, policy, env.tasks("test"), 1, greedy)).trajectories
+    assert sum(t.reward or 0 for t in test) / len(test) > 0.9
+
+
+def samples() -> list[Sample]:
+    torch.manual_seed(0)
+    made = []
+    for length, said in ((9, 3), (14, 5), (9, 1), (30, 12)):
+        ids = tuple(torch.randint(3, 200, (length,)).tolist())
+        mask = (0,) * (length - said) + (1,) * said
+        made.append(Sample(ids, mask, (0.0,) * length))
+    return made
+
+
+def gradients(batch: list[Sample], micro_tokens: int) -> dict[str, torch.Tensor]:
+    model, _ = tiny_llama()
+    trainer = Trainer(model, TrainerConfig(lr=0.0, micro_tokens=micro_tokens, max_grad_norm=1e9))
+    trainer._mixed = False
+    trainer.update(batch)
+    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize("micro_tokens", [1, 30, 60])
+def test_micro_batches_do_not_change_the_gradient(micro_tokens: int) -> None:
+    whole, parts = gradients(samples(), 10_000), gradients(samples(), micro_tokens)
+    assert whole.keys() == parts.keys()
+    for name in whole:
+        torch.testing.assert_close(whole[name], parts[name], rtol=1e-4, atol=1e-6)
+
+
+def test_repeats_weigh_as_often_as_they_come_and_every_token_counts_the_same() -> None:
+    one, two = samples()[0], samples()[3]
+    model, _ = tiny_llama()
+    total = 0.0
+    for sample in (one, two, two):
+        ids = torch.tensor([sample.ids])
+        logits = model(ids).logits[0, :-1].log_softmax(-1)
+        taken = logits.gather(1, ids[0, 1:, None])[:, 0]
+        total = total - (taken * torch.tensor(sample.mask[1:])).sum()
+    tokens = sum(one.mask) + 2 * sum(two.mask)
+    (total / tokens).backward()
+    ours = gradients([one, two, two], 10_000)
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(ours[name], parameter.grad, rtol=1e-4, atol=1e-6)
+
+
+def test_log_probs_of_stored_ids_are_those_of_the_rollout() -> None:
+    env = copying_env()
+    model, tokenizer = tiny_llama()
+    policy = TransformersPolicy(model, tokenizer=tokenizer)
+    collected = asyncio.run(collect(env, HARNESS, policy, env.tasks("train"), 2, RolloutConfig()))
+    trainer = Trainer(tiny_llama()[0], TrainerConfig())
+    for trajectory in collected.trajectories:
+        (sample,) = trajectory.samples()
+        stored = [p for p, m in zip(sample.logprobs, sample.mask, strict=True) if m]
+        assert trainer.log_probs(sample).tolist() == pytest.approx(stored, abs=1e-3)
+
+
+def test_the_papers_learning_rate_moves_fp32_masters() -> None:
+    model, _ = tiny_llama()
+    trainer = Trainer(model, TrainerConfig(lr=1e-7))
+    before = {name: weight.clone() for name, weight in trainer.weights().items()}
+    trainer.update(samples())
+    moved = sum(int((before[name] != weight).sum()) for name, weight in trainer.weights().items())
+    # A bfloat16 master would keep all of these: a step of 1e-7 is far below half an ulp of a typical weight.
+    assert moved > 1000
+    assert all(torch.equal(w.bfloat16(), before[n].bfloat16()) for n, w in trainer.weights().items() if "norm" in n)
+
+
+def test_saving_and_loading_goes_on_as_if_nothing_had_happened(tmp_path: object) -> None:
+    from pathlib import Path
+
+    folder = Path(str(tmp_path))
+    straight, resumed = (Trainer(tiny_llama()[0], TrainerConfig(lr=1e-2)) for _ in range(2))
+    straight.update(samples())
+    straight.save(folder)
+    straight.update(samples()[:2])
+    resumed.load(folder)
+    resumed.update(samples()[:2])
+    for name, weight in straight.weights().items():
+        assert torch.equal(weight, resumed.weights()[name])
+
+
+def test_unknown_rewards_and_failures_are_not_learnt_from() -> None:
+    env = copying_env()
+    model, tokenizer = tiny_llama()
+    policy = TransformersPolicy(model, tokenizer=tokenizer)
+    run = RolloutConfig(sampling=Sampling(1.0, top_k=0))
+    done = asyncio.run(collect(env, HARNESS, policy, env.tasks("train"), 1, run)).trajectories
+    lost = [replace(t, score=Score(None, "env_error")) for t in done]
+
+    class Never:
+        def update(self, samples: Sequence[Sample]) -> None:
+            raise AssertionError("learnt from it")
+
+    result = learn(lost, Never(), WeightsConfig(), 0)  # type: ignore[arg-type]
+    assert (result.accepted, result.updates, result.loss, result.reward) == (0, 0, None, 0.0)
+
+
+def test_no_prompt_comes_twice_within_an_epoch() -> None:
+    tasks = copying_env().tasks("train")
+    sampler = PromptSampler(tasks, 3, seed=1)
+    assert sampler.steps_per_epoch == 2
+    epochs = [[t.id for s in range(2) for t in sampler.batch(2 * e + s)] for e in range(3)]
+    assert all(sorted(epoch) == sorted(t.id for t in tasks) for epoch in epochs)
+    assert epochs[0] != epochs[1] and PromptSampler(tasks, 3, seed=1).batch(4) == sampler.batch(4)
+    assert [len(sampler.batch(s)) for s in range(2)] == [3, 1]

@@ -1,0 +1,158 @@
+r"""Mathematics: run Python as often as you like, then commit one ``answer(text)`` with the result in a box.
+
+Judged by the last ``\boxed{}`` of the committed text; nothing outside a box counts, so an answer without one is final
+and wrong (``format``). Equality is `whale_env.verifiers.math`'s business, the problems `whale_env.math_problems`'s, the
+confinement of programs `whale_env.sandbox`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+from whale_env.core import DomainSpec, Outcome, ToolEnv, said_verbatim
+from whale_env.math_problems import Problem, load_problems
+from whale_env.splits import Plan, Source, plan_of
+from whale_env.types import Failure, Json, Observation, Score, Split, Task, ToolCall, ToolSpec
+
+PYTHON = ToolSpec(
+    "python",
+    "Runs a Python program and returns what it prints. Nothing is kept between calls.",
+    {
+        "type": "object",
+        "properties": {"code": {"type": "string", "description": "The program; sympy and numpy can be imported."}},
+        "required": ["code"],
+    },
+)
+ANSWER = ToolSpec(
+    "answer",
+    r"Gives the final answer. The result must stand in \boxed{}.",
+    {
+        "type": "object",
+        "properties": {"text": {"type": "string", "description": r"The answer, e.g. \boxed{42}."}},
+        "required": ["text"],
+    },
+    commits=True,
+)
+SECONDS = 10.0
+MEMORY_MB = 512
+
+
+def math_env(
+    *,
+    source: Source = None,
+    tiers: Sequence[str] | None = None,
+    limit: int | None = None,
+    split: Split = "train",
+    render_mode: str | None = None,
+) -> ToolEnv:
+    """Makes the mathematics environment (``whale/Math-v0``).
+
+    Args:
+        source: A file, directory, or hub name (`whale_env.rows.read_rows`), several, or a mapping from split to those,
+            e.g. ``{"train": "dapo-math-17k", "search": "dapo-math-17k", "test": ["aime24", "aime25"]}``. None takes the
+            generated problems.
+        tiers: Keep these tiers, ``"1"`` (easiest) to ``"5"``, e.g. ``["1"]``.
+        limit: Keep the first so many problems.
+        split: Where ``reset()`` draws from.
+        render_mode: ``"ansi"`` or None.
+
+    Returns:
+        The environment.
+
+    Raises:
+        whale_env.rows.DatasetError: A data set cannot be read, a row is bad, or nothing is left.
+        ValueError: A filter makes no sense.
+    """
+    wanted = tiers if tiers is None or isinstance(tiers, str) else tuple(map(str, tiers))
+    problems = _load(plan_of(source), wanted, limit)
+    return ToolEnv(MathDomain(problems), split=split, render_mode=render_mode)
+
+
+@lru_cache(maxsize=8)
+def _load(plan: Plan, tiers: tuple[str, ...] | str | None, limit: int | None) -> tuple[Problem, ...]:
+    return load_problems(plan, tiers=tiers, limit=limit)
+
+
+class MathDomain:
+    """Mathematics problems as a `whale_env.core.Domain`."""
+
+    spec = DomainSpec("math", (PYTHON, ANSWER), max_steps=32, max_invalid=8, blocking=True)
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        """Sorts problems into splits.
+
+        Args:
+            problems: The problems; their answers stay inside.
+        """
+        self._problems = {problem.id: problem for problem in problems}
+        self._tasks: dict[Split, list[Task]] = {"train": [], "search": [], "test": []}
+        for problem in problems:
+            facts = {"tier": problem.tier, "topic": problem.topic}
+            shown: dict[str, Json] = {name: value for name, value in facts.items() if value}
+            self._tasks[problem.split].append(Task(problem.id, "math", problem.split, shown))
+
+    def tasks(self, split: Split) -> Sequence[Task]:
+        """Returns the public tasks of a split, in the order of the data."""
+        return self._tasks[split]
+
+    def start(self, task: Task, seed: int) -> MathSession:
+        """Opens a problem; nothing in it is random."""
+        return MathSession(self._problems[task.id])
+
+
+class MathSession:
+    """One problem in progress."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+        self._last: dict[str, Json] | None = None
+        self._programs = 0
+        self._score: Score | None = None
+
+    def observe(self) -> Observation:
+        """Shows the problem; after a program, what it printed."""
+        data: dict[str, Any] = {"problem": self._problem.text, "last_result": self._last}
+        if self._score is not None:
+            return Observation("The answer has been given.", data)
+        return Observation(self._problem.text if self._last is None else _shown(self._last), data)
+
+    def apply(self, call: ToolCall) -> Outcome:
+        """Runs a program, or judges the answer and ends the episode."""
+        if call.name == "answer":
+            self._score = self._judged(str(call.arguments["text"]))
+            return Outcome(self.observe(), None, True)
+        from whale_env.sandbox import run_python
+
+        code = str(call.arguments["code"])
+        if not code.strip():
+            return Outcome(self.observe(), "python: the program is empty")
+        self._programs += 1
+        result = run_python(code, timeout=SECONDS, memory_mb=MEMORY_MB)
+        self._last = {"stdout": result.stdout, "stderr": result.stderr, "status": result.status}
+        return Outcome(self.observe())
+
+    def said(self, call: ToolCall, text: str) -> bool:
+        """Whether the text has the answer, case and white space aside."""
+        return said_verbatim(call, text)
+
+    def score(self) -> Score:
+        """1 when the box of the committed answer equals the reference."""
+        return self._score or Score(0.0, "budget", {"programs": float(self._programs)})
+
+    def _judged(self, text: str) -> Score:
+        from whale_env.verifiers import boxed_answer, math_equal
+
+        boxed = boxed_answer(text)
+        right = boxed is not None and math_equal(self._problem.answer, boxed)
+        failure: Failure | None = None if right else "format" if boxed is None else "wrong"
+        metrics = {"programs": float(self._programs), "boxed": float(boxed is not None)}
+        return Score(float(right), failure, metrics)
+
+
+def _shown(result: dict[str, Json]) -> str:
+    parts = [str(result[name]).rstrip() for name in ("stdout", "stderr")]
+    if result["status"] != "ok":
+        parts.append(f"[{result['status']}]")
+    return "\n".join(part for part in parts if part) or "[no output]"

@@ -1,0 +1,235 @@
+"""Confining the calling process: Landlock, seccomp, capabilities and resource limits, by direct system calls.
+
+Why not a sandboxing library: a fresh process for each episode must be forked from a warm one and then confined within
+a millisecond. ``sandlock`` can put the *current* process under Landlock but not under seccomp (its seccomp side
+starts and supervises a new program), and asks for Landlock ABI 6; here ABI 1 suffices because seccomp already refuses
+sockets and signals. ``pyseccomp`` needs the C library libseccomp on the host. Bubblewrap starts a new program in
+user namespaces, which many containers forbid. What remains is a few calls of the kernel's documented interface
+(``landlock(7)``, ``seccomp(2)``, ``capabilities(7)``), which need no privilege and cannot be undone.
+
+Not covered: reading a file's existence, size and dates (neither mechanism limits ``stat``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import resource
+import signal
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from whale_env.sandbox import syscalls
+
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_GET_SECCOMP, PR_SET_NO_NEW_PRIVS = 1, 4, 21, 38
+RULESET_VERSION = 1
+PATH_BENEATH = 1
+SECCOMP_SET_MODE_FILTER = 1
+
+WRITE_FILE, READ_FILE, READ_DIR, REMOVE_DIR, REMOVE_FILE = 1 << 1, 1 << 2, 1 << 3, 1 << 4, 1 << 5
+MAKE_REG, TRUNCATE = 1 << 8, 1 << 14
+READ = READ_FILE | READ_DIR
+WRITE = READ | WRITE_FILE | REMOVE_FILE | MAKE_REG | TRUNCATE
+OF_FILES = READ_FILE | WRITE_FILE | TRUNCATE
+
+
+@dataclass(frozen=True, slots=True)
+class Confinement:
+    """What this kernel can do.
+
+    Attributes:
+        available: Whether untrusted code can be confined here.
+        why: What is missing, or what is used.
+        landlock: Landlock ABI version, 0 if there is none.
+    """
+
+    available: bool
+    why: str
+    landlock: int = 0
+
+
+@cache
+def confinement() -> Confinement:
+    """Finds out, without changing anything, whether this kernel can confine a process."""
+    if sys.platform != "linux":
+        return Confinement(False, f"confinement needs Linux (Landlock and seccomp), this is {sys.platform}")
+    machine = os.uname().machine
+    if machine not in syscalls.ARCHITECTURES:
+        known = ", ".join(syscalls.ARCHITECTURES)
+        return Confinement(False, f"confinement knows the system calls of {known}, not of {machine}")
+    try:
+        abi = _call(_number("landlock_create_ruleset"), 0, 0, RULESET_VERSION)
+    except OSError as error:
+        return Confinement(False, f"this kernel (or its container) offers no Landlock: {error.strerror}")
+    try:
+        _prctl(PR_GET_SECCOMP)
+    except OSError as error:
+        return Confinement(False, f"this kernel offers no seccomp: {error.strerror}", abi)
+    return Confinement(True, f"Landlock ABI {abi} and seccomp", abi)
+
+
+class _RulesetAttr(ctypes.Structure):
+    _fields_ = (("fs", ctypes.c_uint64), ("net", ctypes.c_uint64), ("scoped", ctypes.c_uint64))
+
+
+class _PathBeneath(ctypes.Structure):
+    _pack_ = 1
+    _fields_ = (("access", ctypes.c_uint64), ("parent", ctypes.c_int32))
+
+
+class _FilterProgram(ctypes.Structure):
+    _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_char_p))
+
+
+def forbid_new_privileges() -> None:
+    """Makes set-user-id programs and file capabilities powerless; Landlock and seccomp require it."""
+    _prctl(PR_SET_NO_NEW_PRIVS, 1)
+
+
+def hide_memory() -> None:
+    """Forbids core dumps, and other processes of this user to attach or read memory."""
+    _prctl(PR_SET_DUMPABLE, 0)
+
+
+def die_with(parent: int) -> None:
+    """Has the kernel kill this process when its parent ends.
+
+    Raises:
+        ProcessLookupError: The parent has already ended.
+    """
+    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        raise ProcessLookupError(f"process {parent}, which started this one, has ended")
+
+
+def drop_capabilities() -> None:
+    """Gives up every capability, so that the superuser is bound like anyone else."""
+    header = (ctypes.c_uint32 * 2)(0x20080522, 0)
+    _call(_number("capset"), ctypes.addressof(header), ctypes.addressof(_NO_CAPABILITIES))
+
+
+def restrict_files(
+    readable: Iterable[str], writable: Sequence[str] = (), listable: Sequence[str] = (), *, prune: bool = False
+) -> None:
+    """Adds a Landlock layer: from now on, only these trees can be opened, and nothing executed.
+
+    Network and signals to outside processes are refused too where the kernel's Landlock can (ABI 4 and 6).
+
+    Args:
+        readable: Files and directories that may be read, with all below. Missing ones are skipped.
+        writable: Directories in which files may be made, changed and removed.
+        listable: Directories whose names, and those of all below, may be listed.
+        prune: Whether directories below the writable ones may be removed.
+    """
+    abi = confinement().landlock
+    files = (1 << (13 if abi < 2 else 14 if abi < 3 else 15 if abi < 5 else 16)) - 1
+    attr = _RulesetAttr(files, 3 if abi >= 4 else 0, 3 if abi >= 6 else 0)
+    size = 8 if abi < 4 else 16 if abi < 6 else 24
+    ruleset = _call(_number("landlock_create_ruleset"), ctypes.addressof(attr), size, 0)
+    try:
+        for path in readable:
+            _allow(ruleset, path, READ & files)
+        for path in writable:
+            _allow(ruleset, path, (WRITE | REMOVE_DIR if prune else WRITE) & files)
+        for path in listable:
+            _allow(ruleset, path, READ_DIR)
+        _call(_number("landlock_restrict_self"), ruleset, 0)
+    finally:
+        os.close(ruleset)
+
+
+def restrict_calls(program: bytes) -> None:
+    """Installs a seccomp filter built by `whale_env.sandbox.syscalls.program`."""
+    filters = _FilterProgram(len(program) // 8, program)
+    _call(_number("seccomp"), SECCOMP_SET_MODE_FILTER, 0, ctypes.addressof(filters))
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """Hard resource limits of one process.
+
+    Attributes:
+        memory: Address space beyond what the process has already, in bytes.
+        cpu: Processor time, in whole seconds; SIGXCPU then, SIGKILL a second later.
+        file_size: Largest file, in bytes.
+        files: Open descriptors.
+    """
+
+    memory: int
+    cpu: int
+    file_size: int = 0
+    files: int = 32
+
+
+def limit(quota: Quota, base: int) -> None:
+    """Sets hard resource limits on this process.
+
+    Args:
+        quota: The limits.
+        base: Address space in use before, in bytes.
+    """
+    wanted = {
+        resource.RLIMIT_AS: quota.memory + base,
+        resource.RLIMIT_CPU: quota.cpu + 1,
+        resource.RLIMIT_FSIZE: quota.file_size,
+        resource.RLIMIT_NOFILE: quota.files,
+        resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_MEMLOCK: 0,
+        resource.RLIMIT_NPROC: 0,
+    }
+    for kind, value in wanted.items():
+        hard = resource.getrlimit(kind)[1]
+        bound = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(kind, (bound - 1 if kind == resource.RLIMIT_CPU else bound, bound))
+
+
+def address_space() -> int:
+    """Returns this process's address space in bytes."""
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _allow(ruleset: int, path: str, access: int) -> None:
+    try:
+        parent = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    try:
+        if not os.path.isdir(path):
+            access &= OF_FILES
+        rule = _PathBeneath(access, parent)
+        _call(_number("landlock_add_rule"), ruleset, PATH_BENEATH, ctypes.addressof(rule), 0)
+    finally:
+        os.close(parent)
+
+
+_NO_CAPABILITIES = (ctypes.c_uint32 * 6)()
+_libc = ctypes.CDLL(None, use_errno=True)
+with contextlib.suppress(AttributeError):
+    _libc.syscall.restype = ctypes.c_long
+
+
+def _number(name: str) -> int:
+    number = syscalls.NUMBERS[name][syscalls.ARCHITECTURES[os.uname().machine][0]]
+    assert number is not None, name
+    return number
+
+
+def _call(number: int, *arguments: int) -> int:
+    result = int(_libc.syscall(ctypes.c_long(number), *(ctypes.c_long(value) for value in arguments)))
+    if result < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+    return result
+
+
+def _prctl(option: int, value: int = 0) -> int:
+    padding = (ctypes.c_ulong(0),) * 3
+    result = int(_libc.prctl(ctypes.c_int(option), ctypes.c_ulong(value), *padding))
+    if result < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+    return result

@@ -1,0 +1,612 @@
+"""Equality of parsed answers.
+
+The rules are those of ``docs/verifiers.md``. Numbers are equal when their difference vanishes to 90 digits (exact for
+rationals); expressions when they agree to 40 digits at seeded sample points of both signs, which for the analytic
+functions of the grammar leaves no room for chance (Schwartz 1980, Zippel 1979 for polynomials). The two sides are not
+symmetric: the reference decides what form is asked for. Runs in a worker; neither parses text nor bounds its own time.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import sympy
+from sympy.core.function import AppliedUndef
+
+from whale_env.verifiers.math_expression import Unreadable
+from whale_env.verifiers.math_leaf import letter_unit
+from whale_env.verifiers.math_parse import as_set, parse
+from whale_env.verifiers.math_text import canonical, cleaned, without_prose
+from whale_env.verifiers.math_units import same_unit
+from whale_env.verifiers.math_values import (
+    Based,
+    Bracketed,
+    Choice,
+    Decimal,
+    Finite,
+    Items,
+    Named,
+    Quantity,
+    Ratio,
+    Relation,
+    Text,
+    Value,
+    exact,
+)
+
+_MIN_APPROXIMATION = 10  # significant digits from which a decimal may stand for an exact value
+_TIME = re.compile(r"[0-9]{1,2}:[0-5][0-9](?::[0-5][0-9])?")
+_DECIMAL_COMMA = re.compile(r"([-+]?[0-9]+),([0-9]+)")
+_DECIMAL_POINT = re.compile(r"[-+]?[0-9]*\.[0-9]+")
+
+
+def equal(reference: str, answer: str) -> bool:
+    """Whether two texts denote the same answer; False where either cannot be read and the texts differ."""
+    wanted, given = cleaned(without_prose(reference, reference=True), reference=True), cleaned(without_prose(answer))
+    if not given:
+        return False
+    if _commas_are_points(wanted, given):
+        return True
+    try:
+        left: Value | None = parse(reference, reference=True)
+    except Unreadable as refused:
+        if str(refused) == "it is undefined" or "division by zero" in str(refused):
+            return False
+        left = None
+    if reference.strip() == answer.strip():
+        return True
+    try:
+        right: Value | None = parse(answer)
+    except Unreadable:
+        right = None
+    if left is None or right is None:
+        return canonical(wanted) == canonical(given) and bool(canonical(wanted))
+    if same(left, right) or (isinstance(left, Text) and canonical(wanted) == canonical(given)):
+        return True
+    return _same_with_letter_unit(left, given)
+
+
+def problem(reference: str) -> str:
+    """Why ``reference`` cannot be read; empty when it can."""
+    try:
+        value = parse(reference, reference=True)
+    except Unreadable as refused:
+        return str(refused)
+    if isinstance(value, Text) and value.words.lower() == "nan":
+        return "it is not a value"
+    return ""
+
+
+def _commas_are_points(wanted: str, given: str) -> bool:
+    """``2,74`` is ``2.74`` where the other side is a decimal number, and not where it is a thousands group."""
+    for one, other in ((wanted, given), (given, wanted)):
+        match = _DECIMAL_COMMA.fullmatch(one)
+        if match and _DECIMAL_POINT.fullmatch(other):
+            whole, fraction = match.groups()
+            if len(fraction) == 3 and whole.lstrip("+-").lstrip("0") and len(whole.lstrip("+-")) <= 3:
+                return False
+            return bool(sympy.Rational(f"{whole}.{fraction}") == sympy.Rational(other))
+    return False
+
+
+def _same_with_letter_unit(left: Value, given: str) -> bool:
+    """Reads ``5m`` as five metres where the reference has no letters that it could mean."""
+    if not isinstance(_bare(left), sympy.Number):
+        return False
+    measured = letter_unit(given)
+    return measured is not None and same(left, Quantity(*measured))
+
+
+def _bare(value: Value) -> Any:
+    while isinstance(value, Quantity | Decimal | Named):
+        value = value.value
+    return value
+
+
+# ---------------------------------------------------------------- dispatch
+
+
+def same(left: Value, right: Value) -> bool:
+    """Whether the answer ``right`` satisfies the reference ``left``."""
+    left, right = _unwrapped(left), _unwrapped(right)
+    if isinstance(left, Named) or isinstance(right, Named):
+        return _same_named(left, right)
+    if isinstance(left, Choice) or isinstance(right, Choice):
+        return _same_choice(left, right)
+    if isinstance(left, Text) or isinstance(right, Text):
+        return _same_text(left, right)
+    if isinstance(left, Quantity) or isinstance(right, Quantity):
+        return _same_quantity(left, right)
+    if isinstance(left, Ratio) or isinstance(right, Ratio):
+        return _same_ratio(left, right)
+    if isinstance(left, Based) or isinstance(right, Based):
+        return _same_numeral(left, right)
+    if isinstance(left, Relation) and isinstance(right, Relation):
+        return _same_relation(left, right)
+    if any(isinstance(side, sympy.Set | Relation) for side in (left, right)) or _conditions(left) != _conditions(right):
+        return _same_set(left, right)
+    if isinstance(left, sympy.MatrixBase) or isinstance(right, sympy.MatrixBase):
+        return _same_matrix(left, right)
+    if isinstance(left, Items | Finite | Bracketed) or isinstance(right, Items | Finite | Bracketed):
+        return _same_items(left, right)
+    return _same_number(left, right)
+
+
+def _unwrapped(value: Value) -> Value:
+    while isinstance(value, Items | Finite) and len(value.items) == 1:
+        value = value.items[0]
+    return value
+
+
+def _conditions(value: Value) -> bool:
+    return isinstance(value, Items) and all(isinstance(item, Relation) for item in value.items)
+
+
+# ---------------------------------------------------------------- names, words, choices
+
+
+def _same_named(left: Value, right: Value) -> bool:
+    if isinstance(left, Named) and isinstance(right, Named):
+        one, two = left.label.lower(), right.label.lower()
+        if one != two:
+            return False
+        value = right.value
+        if left.argument != right.argument and left.argument and right.argument and isinstance(value, sympy.Expr):
+            value = value.subs(sympy.Symbol(right.argument), sympy.Symbol(left.argument))
+        return same(left.value, value)
+    named, other = (left, right) if isinstance(left, Named) else (right, left)
+    if isinstance(other, Relation):
+        return other.operators == ("=",) and _same_relation(_as_relation(named), other)
+    if isinstance(left, Named):
+        return same(left.value, right)
+    return same(left, named.value)
+
+
+def _as_relation(named: Named) -> Relation:
+    return Relation((sympy.Symbol(named.label), exact(named.value)), ("=",))
+
+
+def _same_choice(left: Value, right: Value) -> bool:
+    if isinstance(left, Choice) and isinstance(right, Choice):
+        return left.letter == right.letter
+    choice, other = (left, right) if isinstance(left, Choice) else (right, left)
+    if isinstance(other, Text | sympy.Symbol) and str(getattr(other, "words", other)).strip("()") == choice.letter:
+        return True
+    return isinstance(left, Choice) and same(left.content, right)
+
+
+def _same_text(left: Value, right: Value) -> bool:
+    one, two = (_word_form(side) for side in (left, right))
+    if one is None or two is None:
+        return False
+    return one == two or (min(len(one), len(two)) > 1 and one.lower() == two.lower())
+
+
+def _word_form(value: Value) -> str | None:
+    if isinstance(value, Text):
+        words = re.sub(r"[.,!?()'\"$]", " ", value.words).split()
+        return " ".join(words[1:] if len(words) > 1 and words[0].lower() in ("a", "an", "the") else words)
+    if isinstance(value, sympy.Symbol):
+        return str(value)
+    if value is sympy.E or value is sympy.I:
+        return "e" if value is sympy.E else "i"
+    if isinstance(value, sympy.Mul) and all(isinstance(factor, sympy.Symbol) for factor in value.args):
+        return None
+    return None
+
+
+# ---------------------------------------------------------------- numbers and quantities
+
+
+def _same_quantity(left: Value, right: Value) -> bool:
+    left_unit, left_value = _unit(left)
+    right_unit, right_value = _unit(right)
+    if "%" in (left_unit, right_unit):
+        return _same_percent(left_unit, left_value, right_unit, right_value)
+    if left_unit and right_unit:
+        factor = same_unit(left_unit, right_unit)
+        if factor is None:
+            return False
+        return same(left_value, right_value if factor == 1 else _times(right_value, factor))
+    if same(left_value, right_value):
+        return True
+    if "degree" in (left_unit, right_unit) and not (left_unit and right_unit):
+        radians = sympy.pi / 180
+        if left_unit:
+            return same(_times(left_value, radians), right_value)
+        return same(left_value, _times(right_value, radians))
+    return False
+
+
+def _unit(value: Value) -> tuple[str, Value]:
+    return (value.unit, value.value) if isinstance(value, Quantity) else ("", value)
+
+
+def _times(value: Value, factor: Any) -> Value:
+    value = exact(value)
+    return value * factor if isinstance(value, sympy.Expr) else value
+
+
+def _same_percent(left_unit: str, left: Value, right_unit: str, right: Value) -> bool:
+    if same(left, right):
+        return True
+    if left_unit == right_unit:
+        return False
+    hundredth = sympy.Rational(1, 100)
+    if left_unit == "%":
+        return right_unit == "" and same(_times(left, hundredth), right)
+    return left_unit == "" and same(left, _times(right, hundredth))
+
+
+def _same_number(left: Value, right: Value) -> bool:
+    for decimal, other in ((left, right), (right, left)):
+        if isinstance(decimal, Decimal) and not isinstance(other, Decimal) and _approximates(decimal, other):
+            return True
+    one, two = exact(left), exact(right)
+    if not isinstance(one, sympy.Expr) or not isinstance(two, sympy.Expr):
+        return False
+    return same_expression(one, two)
+
+
+def _approximates(decimal: Decimal, other: Value) -> bool:
+    """Whether a decimal of full precision is the rounding of a value that has no finite decimal form."""
+    target = exact(other)
+    if decimal.digits < _MIN_APPROXIMATION or not isinstance(target, sympy.Expr) or target.free_symbols:
+        return False
+    if target.is_Rational and _terminates(int(target.q)):
+        return False
+    difference = sympy.Abs(_evaluated(target - decimal.value, 60))
+    scale = sympy.Abs(_evaluated(target, 20))
+    tolerance = sympy.Max(2 * sympy.Rational(10) ** -decimal.places, scale * sympy.Rational(10) ** -14)
+    return bool(difference.is_number and difference <= tolerance)
+
+
+def _terminates(denominator: int) -> bool:
+    for prime in (2, 5):
+        while denominator % prime == 0:
+            denominator //= prime
+    return denominator == 1
+
+
+def _evaluated(value: Any, digits: int) -> Any:
+    return sympy.sympify(value).evalf(digits, maxn=2000)
+
+
+def same_expression(left: Any, right: Any) -> bool:
+    """Whether two sympy expressions are the same function of their symbols."""
+    if left == right:
+        return True
+    if left.is_Rational and right.is_Rational:
+        return False
+    left, right = _functions_as_symbols([left, right])
+    if left == right:
+        return True
+    if not (left.is_finite or right.is_finite) and (left.has(sympy.oo) or right.has(sympy.oo)):
+        return False
+    symbols = sorted(left.free_symbols | right.free_symbols, key=str)
+    if not symbols:
+        return _vanishes(left - right, left, right, 90)
+    return _agree_at_samples(left, right, symbols)
+
+
+def _functions_as_symbols(values: Sequence[Any]) -> list[Any]:
+    calls = sorted(set().union(*(value.atoms(AppliedUndef) for value in values)), key=str)
+    names = {call: sympy.Symbol(f"call:{sympy.expand(call)}") for call in calls}
+    return [value.xreplace(names) for value in values]
+
+
+def _vanishes(difference: Any, left: Any, right: Any, digits: int) -> bool:
+    value = _evaluated(difference, 15)
+    scale = _evaluated(sympy.Abs(left), 15) + _evaluated(sympy.Abs(right), 15)
+    if not (value.is_number and scale.is_number) or value.has(sympy.nan, sympy.zoo, sympy.oo):
+        return False
+    if scale == 0:
+        return True
+    if sympy.Abs(value) > scale * sympy.Float(10) ** -12:
+        return False
+    # evalf lowers its own precision where a difference cancels to nothing, so both sides are evaluated apart
+    precise = sympy.Abs(left.evalf(digits + 20, maxn=2000) - right.evalf(digits + 20, maxn=2000))
+    return bool(precise <= scale * sympy.Float(10) ** -digits)
+
+
+# Rationals of both signs, below and above one, away from roots of small equations.
+_SAMPLES = (
+    (7, 11), (13, 17), (-5, 13), (23, 7), (-31, 9), (41, 29), (-17, 41), (3, 37), (57, 19 * 5), (-47, 23), (67, 12),
+    (91, 103), (-8, 59), (29, 97), (19, 71),
+)  # fmt: skip
+_WANTED_SAMPLES = 5
+
+
+def _agree_at_samples(left: Any, right: Any, symbols: list[Any]) -> bool:
+    complex_valued = left.has(sympy.I) or right.has(sympy.I)
+    agreed = undefined = 0
+    count = len(_SAMPLES)
+    for start in range(count):
+        point = {
+            symbol: sympy.Rational(*_SAMPLES[(start + 4 * place) % count]) + sympy.Rational(place // 3, 7)
+            for place, symbol in enumerate(symbols)
+        }
+        one, two = left.subs(point), right.subs(point)
+        try:
+            first, second = one.evalf(50, maxn=400), two.evalf(50, maxn=400)
+        except (ValueError, TypeError, ArithmeticError):
+            undefined += 1
+            continue
+        if not (_is_value(first) and _is_value(second)):
+            if _is_value(first) != _is_value(second) and (
+                one.has(sympy.zoo, sympy.nan) != two.has(sympy.zoo, sympy.nan)
+            ):
+                continue
+            undefined += 1
+            continue
+        if not complex_valued and (first.as_real_imag()[1] != 0 or second.as_real_imag()[1] != 0):
+            if first.as_real_imag()[1] != 0 and second.as_real_imag()[1] != 0 and abs(first - second) < 1e-40:
+                continue
+            if start < count - 3:
+                continue
+        scale = abs(first) + abs(second) + sympy.Float(10) ** -30
+        if abs(first - second) > scale * sympy.Float(10) ** -40:
+            return False
+        agreed += 1
+        if agreed >= _WANTED_SAMPLES:
+            return True
+    if agreed >= 2:
+        return True
+    return undefined < count and bool(sympy.simplify(left - right) == 0)
+
+
+def _is_value(number: Any) -> bool:
+    return bool(
+        number.is_number
+        and number.is_finite
+        and all(part.is_Float or part.is_Rational for part in number.as_real_imag())
+    )
+
+
+def _same_numeral(left: Value, right: Value) -> bool:
+    if isinstance(left, Based) and isinstance(right, Based):
+        return left.digits.upper() == right.digits.upper() and left.base == right.base
+    if isinstance(left, Based):
+        value = exact(right)
+        return isinstance(value, sympy.Integer) and left.digits == str(value)
+    value = exact(left)
+    return right.base == "10" and isinstance(value, sympy.Integer) and right.digits == str(value)
+
+
+def _same_ratio(left: Value, right: Value) -> bool:
+    if isinstance(left, Ratio) and isinstance(right, Ratio):
+        if len(left.parts) != len(right.parts):
+            return False
+        if all(same(one, two) for one, two in zip(left.parts, right.parts, strict=True)):
+            return True
+        ones, twos = ([exact(part) for part in side.parts] for side in (left, right))
+        if _TIME.match(left.source) or not all(isinstance(part, sympy.Expr) and part != 0 for part in ones + twos):
+            return False
+        return all(same_expression(a * d, b * c) for (a, b), (c, d) in zip(pairwise(ones), pairwise(twos), strict=True))
+    ratio, other = (left, right) if isinstance(left, Ratio) else (right, left)
+    parts = [exact(part) for part in ratio.parts]
+    if len(parts) != 2 or not all(isinstance(part, sympy.Expr) for part in parts) or parts[1] == 0:
+        return False
+    return isinstance(exact(other), sympy.Expr) and same_expression(parts[0] / parts[1], exact(other))
+
+
+# ---------------------------------------------------------------- collections
+
+
+def _same_items(left: Value, right: Value) -> bool:
+    if not isinstance(left, Items | Finite | Bracketed) or not isinstance(right, Items | Finite | Bracketed):
+        return False
+    ones, twos = list(left.items), list(right.items)
+    if isinstance(left, Bracketed) and isinstance(right, Bracketed):
+        if len(ones) == 2 and (left.opening, left.closing) != (right.opening, right.closing):
+            return False
+        return _same_in_order(ones, twos)
+    if isinstance(left, Bracketed):
+        return isinstance(right, Items) and left.opening + left.closing == "()" and _same_in_order(ones, twos)
+    if isinstance(right, Bracketed):
+        return right.opening + right.closing == "()" and (
+            _same_in_order(ones, twos) if _labels(ones) else _same_in_any_order(ones, twos)
+        )
+    if isinstance(left, Items) and isinstance(right, Items):
+        flat = _flat(ones), _flat(twos)
+        if _nested(ones) != _nested(twos) and not any(isinstance(item, Bracketed) for item in ones + twos):
+            ones, twos = flat
+    one_labels, two_labels = _labels(ones), _labels(twos)
+    if (_numbered(one_labels) and len(two_labels) <= 1) or (_numbered(two_labels) and len(one_labels) <= 1):
+        return _same_in_any_order([_unnamed(item) for item in ones], [_unnamed(item) for item in twos])
+    if len(one_labels | two_labels) > 1 and bool(one_labels) != bool(two_labels):
+        return _same_in_order([_unnamed(item) for item in ones], [_unnamed(item) for item in twos])
+    if len(one_labels) <= 1 and len(two_labels) <= 1:
+        if one_labels and two_labels and {x.lower() for x in one_labels} != {x.lower() for x in two_labels}:
+            return False
+        ones, twos = [_unnamed(item) for item in ones], [_unnamed(item) for item in twos]
+    if isinstance(left, Finite) or isinstance(right, Finite) or isinstance(ones[0], Bracketed):
+        # a point listed twice is one point; a number listed twice may be a double root
+        ones, twos = _distinct(ones), _distinct(twos)
+    return _same_in_any_order(ones, twos)
+
+
+def _numbered(labels: set[str]) -> bool:
+    """Whether the labels are ``x_1, x_2, …``, which number the roots in no order of their own."""
+    bases = {label.partition("_")[0] for label in labels}
+    return len(bases) == 1 and {label.partition("_")[2] for label in labels} == {str(k + 1) for k in range(len(labels))}
+
+
+def _nested(items: list[Value]) -> bool:
+    return any(isinstance(item, Items) for item in items)
+
+
+def _flat(items: Sequence[Value]) -> list[Value]:
+    flat: list[Value] = []
+    for item in items:
+        flat.extend(item.items if isinstance(item, Items) else (item,))
+    return flat
+
+
+def _labels(items: list[Value]) -> set[str]:
+    return {item.label for item in items if isinstance(item, Named)}
+
+
+def _unnamed(item: Value) -> Value:
+    return item.value if isinstance(item, Named) else item
+
+
+def _same_in_order(ones: list[Value], twos: list[Value]) -> bool:
+    if len(ones) != len(twos):
+        return False
+    return all(same(_unnamed(one), _unnamed(two)) for one, two in zip(ones, twos, strict=True))
+
+
+def _same_in_any_order(ones: list[Value], twos: list[Value]) -> bool:
+    if len(ones) != len(twos):
+        return False
+    rest = list(twos)
+    for one in ones:
+        found = next((index for index, two in enumerate(rest) if same(one, two)), None)
+        if found is None:
+            return False
+        del rest[found]
+    return True
+
+
+def _distinct(items: list[Value]) -> list[Value]:
+    kept: list[Value] = []
+    for item in items:
+        if not any(same(item, other) for other in kept):
+            kept.append(item)
+    return kept
+
+
+def _same_matrix(left: Value, right: Value) -> bool:
+    if isinstance(left, Bracketed) or isinstance(right, Bracketed):
+        left, right = _components(left), _components(right)
+        return left is not None and right is not None and _same_in_order(left, right)
+    if not isinstance(left, sympy.MatrixBase) or not isinstance(right, sympy.MatrixBase) or left.shape != right.shape:
+        return False
+    return all(same_expression(one, two) for one, two in zip(left, right, strict=True))
+
+
+def _components(value: Value) -> list[Value] | None:
+    """The entries of a vector, however it is written: a tuple, a row or a column."""
+    if isinstance(value, Bracketed):
+        return list(value.items) if value.opening + value.closing == "()" else None
+    return list(value) if isinstance(value, sympy.MatrixBase) and 1 in value.shape else None
+
+
+# ---------------------------------------------------------------- relations and sets
+
+
+def _same_relation(left: Relation, right: Relation) -> bool:
+    if len(left.operators) != len(right.operators):
+        return False
+    ones, twos = ([_normal(*step) for step in _steps(side)] for side in (left, right))
+    rest = list(twos)
+    for one in ones:
+        found = next((index for index, two in enumerate(rest) if _same_step(one, two)), None)
+        if found is None:
+            return False
+        del rest[found]
+    return True
+
+
+def _steps(relation: Relation) -> list[tuple[Any, str, Any]]:
+    sides = _functions_as_symbols(relation.sides)
+    return [(*sides[k : k + 1], operator, sides[k + 1]) for k, operator in enumerate(relation.operators)]
+
+
+def _normal(left: Any, operator: str, right: Any) -> tuple[Any, str]:
+    if operator in (">", ">="):
+        return right - left, operator.replace(">", "<")
+    return left - right, operator
+
+
+def _same_step(one: tuple[Any, str], two: tuple[Any, str]) -> bool:
+    (left, operator), (right, other) = one, two
+    if operator != other:
+        return False
+    if left.free_symbols != right.free_symbols:
+        return False
+    if operator == "=":  # an equation keeps its solutions without its denominators
+        left, right = (sympy.numer(sympy.together(side)) for side in (left, right))
+    if same_expression(left, right):
+        return True
+    ratio = sympy.cancel(left / right) if right != 0 else sympy.nan
+    if not ratio.is_number:
+        ratio = sympy.simplify(ratio)
+    if not ratio.is_number or not ratio.is_real or ratio.is_zero:
+        return False
+    return operator in ("=", "!=") or bool(ratio > 0)
+
+
+def _same_set(left: Value, right: Value) -> bool:
+    try:
+        one, two = _solution_set(left), _solution_set(right)
+    except Unreadable:
+        return False
+    if one == two:
+        return True
+    try:
+        return bool((one - two).is_empty and (two - one).is_empty)
+    except (TypeError, ValueError, NotImplementedError):
+        return False
+
+
+def _solution_set(value: Value) -> Any:
+    if isinstance(value, Relation):
+        return _solved(value)
+    if isinstance(value, Items) and all(isinstance(item, Relation) for item in value.items):
+        sets = [_solved(item) for item in value.items]
+        return sympy.Union(*sets) if value.joint == "or" else sympy.Intersection(*sets)
+    if isinstance(value, Items):
+        return as_set(Finite(value.items))
+    if isinstance(value, sympy.Expr | Decimal):
+        return sympy.FiniteSet(exact(value))
+    return as_set(value)
+
+
+def _solved(relation: Relation) -> Any:
+    steps = _steps(relation)
+    symbols = set().union(*(left.free_symbols | right.free_symbols for left, _, right in steps))
+    if len(symbols) != 1:
+        raise Unreadable("a relation in several unknowns")
+    symbol = symbols.pop()
+    real = sympy.Symbol("t", real=True)
+    result: Any = sympy.S.Reals
+    kinds = {"<": sympy.Lt, "<=": sympy.Le, ">": sympy.Gt, ">=": sympy.Ge, "!=": sympy.Ne, "=": sympy.Eq}
+    for left, operator, right in steps:
+        condition = kinds[operator](left.subs(symbol, real), right.subs(symbol, real))
+        if condition in (sympy.true, sympy.false):
+            result = result & (sympy.S.Reals if condition == sympy.true else sympy.S.EmptySet)
+            continue
+        linear = _half_line(left.subs(symbol, real) - right.subs(symbol, real), operator, real)
+        if linear is not None:
+            result = result & linear
+            continue
+        try:
+            if operator in ("=", "!="):
+                roots = sympy.solveset(condition.lhs - condition.rhs, real, sympy.S.Reals)
+                result = result & roots if operator == "=" else result - roots
+            else:
+                result = result & sympy.solve_univariate_inequality(condition, real, relational=False)
+        except (NotImplementedError, ValueError, TypeError) as error:
+            raise Unreadable("an inequality that cannot be solved") from error
+    return result
+
+
+def _half_line(difference: Any, operator: str, symbol: Any) -> Any | None:
+    """The solutions of a linear ``difference operator 0``, which need no general solver; None if it is not linear."""
+    slope = difference.diff(symbol)
+    if slope.free_symbols or not slope.is_number or not slope.is_real or slope.is_zero is not False:
+        return None
+    root = sympy.expand(symbol - difference / slope)
+    if root.free_symbols or not root.is_real:
+        return None
+    if operator in ("=", "!="):
+        point = sympy.FiniteSet(root)
+        return point if operator == "=" else sympy.S.Reals - point
+    below = (operator[0] == "<") == bool(slope > 0)
+    strict = "=" not in operator
+    return sympy.Interval(-sympy.oo, root, True, strict) if below else sympy.Interval(root, sympy.oo, strict, True)

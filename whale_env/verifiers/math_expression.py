@@ -1,0 +1,595 @@
+"""From the LaTeX of one expression to a sympy object: a recursive-descent reader over a closed grammar.
+
+No ``eval``, no ``sympify`` of text: each token is on a list or the text is refused with `Unreadable`. Arithmetic that
+could explode (powers, factorials, long sums) is refused before it is done. Lists, relations, sets and units are the
+business of `math_parse` and `math_leaf`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import sympy
+
+from whale_env.verifiers.math_values import Items
+
+_MAX_POWER_BITS = 200_000
+_MAX_FACTORIAL = 3_000
+_MAX_TERMS = 2_000
+_MAX_DEPTH = 700
+_MAX_ITEMS = 300
+
+
+class Unreadable(ValueError):
+    """The text is not in the grammar, or evaluating it would explode."""
+
+
+# ---------------------------------------------------------------- tokens
+
+_TOKEN = re.compile(
+    r"\s*(?:(?P<number>[0-9]+(?:\.[0-9]+)?|\.[0-9]+)|(?P<command>\\[A-Za-z]+|\\[{}])"
+    r"|(?P<word>[A-Za-z]+)|(?P<sign>[-+*/^_(){}\[\]|!',<>=&:]))"
+)
+# longer names before their prefixes
+_WORD_PATTERN = (
+    "arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|cot|sec|csc|sqrt|log|ln|lg|exp|infinity|infty|inf|oo|pi"
+    "|abs|max|min|gcd|lcm|det"
+)
+WORDS = frozenset(_WORD_PATTERN.split("|"))
+_WORD_START = re.compile(_WORD_PATTERN)
+_WORD_COMMAND = {"infinity": "infty", "inf": "infty", "oo": "infty"}
+
+
+def _tokens(text: str) -> list[str]:
+    tokens: list[str] = []
+    position = 0
+    text = text.strip()
+    while position < len(text):
+        match = _TOKEN.match(text, position)
+        if not match:
+            raise Unreadable(f"unexpected {text[position : position + 10]!r}")
+        position = match.end()
+        word = match.group("word")
+        if word is None:
+            tokens.append(match.group().strip())
+            continue
+        while word:
+            known = _WORD_START.match(word)
+            if known:
+                name = known.group()
+                tokens.append("\\" + _WORD_COMMAND.get(name, name))
+                word = word[known.end() :]
+            else:
+                tokens.append(word[0])
+                word = word[1:]
+    return tokens
+
+
+# ---------------------------------------------------------------- guarded arithmetic
+
+
+def _power(base: Any, exponent: Any) -> Any:
+    if isinstance(base, sympy.MatrixBase):
+        if exponent in (sympy.Symbol("T"), sympy.Symbol("top")):
+            return base.T
+        if not (exponent.is_Integer and abs(int(exponent)) <= 100 and base.is_square):
+            raise Unreadable("a matrix power beyond reason")
+        return base**exponent
+    if exponent.is_number and exponent.is_finite:
+        size = abs(sympy.Float(exponent.evalf(5))) if exponent.is_real else 0
+        if base.is_Rational:
+            bits = max(int(abs(base.p)).bit_length(), int(base.q).bit_length())
+            if size * max(bits - 1, 1) > _MAX_POWER_BITS and base not in (0, 1, -1):
+                raise Unreadable("a power too large to write out")
+        elif size > 10_000:
+            raise Unreadable("a power too large to write out")
+    return base**exponent
+
+
+def _factorial(value: Any, *, double: bool = False) -> Any:
+    if value.is_Integer and not 0 <= value <= _MAX_FACTORIAL:
+        raise Unreadable("a factorial too large to write out")
+    return sympy.factorial2(value) if double else sympy.factorial(value)
+
+
+def _binomial(upper: Any, lower: Any) -> Any:
+    if upper.is_number and not (upper.is_Rational and abs(upper) <= 10_000):
+        raise Unreadable("a binomial too large to write out")
+    return sympy.binomial(upper, lower)
+
+
+def _divide(above: Any, below: Any) -> Any:
+    if isinstance(below, sympy.MatrixBase) or below == 0:
+        raise Unreadable("a division by zero or by a matrix")
+    return above / below
+
+
+def _absolute(value: Any) -> Any:
+    return value.norm() if isinstance(value, sympy.MatrixBase) else sympy.Abs(value)
+
+
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "\\sin": sympy.sin, "\\cos": sympy.cos, "\\tan": sympy.tan, "\\cot": sympy.cot, "\\sec": sympy.sec,
+    "\\csc": sympy.csc, "\\arcsin": sympy.asin, "\\arccos": sympy.acos, "\\arctan": sympy.atan,
+    "\\sinh": sympy.sinh, "\\cosh": sympy.cosh, "\\tanh": sympy.tanh, "\\ln": sympy.log, "\\log": sympy.log,
+    "\\lg": lambda value: sympy.log(value, 10), "\\exp": sympy.exp, "\\abs": _absolute,
+    "\\max": sympy.Max, "\\min": sympy.Min,
+    "\\gcd": lambda *values: sympy.gcd(list(values)), "\\lcm": lambda *values: sympy.lcm(list(values)),
+}  # fmt: skip
+_INVERSE = {"\\sin": sympy.asin, "\\cos": sympy.acos, "\\tan": sympy.atan}
+_GREEK_PATTERN = (
+    "alpha|beta|gamma|delta|epsilon|zeta|eta|theta|iota|kappa|lambda|mu|nu|xi|rho|sigma|tau|upsilon|phi|chi|psi|omega"
+    "|Gamma|Delta|Theta|Lambda|Xi|Pi|Sigma|Phi|Psi|Omega|ell|hbar|angle|triangle|square|aleph|top"
+)
+_GREEK = frozenset(_GREEK_PATTERN.split("|"))
+_CONSTANTS: dict[str, Any] = {
+    "\\pi": sympy.pi, "\\infty": sympy.oo, "e": sympy.E, "i": sympy.I, "\\ldots": sympy.Symbol("\\ldots"),
+}  # fmt: skip
+_UNKNOWN_FUNCTIONS = frozenset("fghFGHPWQ")
+_STARTS = frozenset(
+    {"(", "{", "[", "|", "\\frac", "\\sqrt", "\\binom", "\\lfloor", "\\lceil", "\\sum", "\\prod", "\\int"}
+    | {"\\begin", "\\det", "\\overline", "\\bar", "\\lim"}
+    | _FUNCTIONS.keys()
+    | _CONSTANTS.keys()
+    | {f"\\{name}" for name in _GREEK}
+)
+_STOPS = frozenset({")", "}", "]", ",", "&", "\\}", "\\rfloor", "\\rceil", "<", ">", "="})
+
+
+class _Reader:
+    r"""Reads one expression; ``signs`` gives the value of each ``\pm`` in turn."""
+
+    def __init__(self, tokens: list[str], signs: tuple[int, ...] = ()) -> None:
+        self.tokens = tokens
+        self.at = 0
+        self.depth = 0
+        self.bars = 0
+        self.signs = signs
+        self.signs_used = 0
+
+    # -- helpers
+
+    def peek(self, ahead: int = 0) -> str:
+        index = self.at + ahead
+        return self.tokens[index] if index < len(self.tokens) else ""
+
+    def take(self, expected: str | None = None) -> str:
+        token = self.peek()
+        if not token or (expected is not None and token != expected):
+            raise Unreadable(f"expected {expected or 'more'}, found {token or 'the end'}")
+        self.at += 1
+        return token
+
+    def sign(self, token: str) -> int:
+        if token == "\\mp":
+            return -(self.signs[0] if self.signs else 1)
+        value = self.signs[min(self.signs_used, len(self.signs) - 1)]
+        self.signs_used += 1
+        return value
+
+    # -- grammar
+
+    def whole(self) -> Any:
+        value = self.sum()
+        if self.at != len(self.tokens):
+            raise Unreadable(f"unexpected {self.peek()!r}")
+        return value
+
+    def sum(self) -> Any:
+        self.depth += 1
+        if self.depth > _MAX_DEPTH:
+            raise Unreadable("nested too deeply")
+        token = self.peek()
+        if token in ("+", "-", "\\pm", "\\mp"):
+            self.take()
+            value = self.product()
+            if token == "-":
+                value = -value
+            elif token != "+":
+                value = self.sign(token) * value
+        else:
+            value = self.product()
+        while self.peek() in ("+", "-", "\\pm", "\\mp"):
+            token = self.take()
+            # the sign of \pm is drawn before its operand is read, in the order of the text
+            factor = {"+": 1, "-": -1}.get(token) or self.sign(token)
+            value = value + factor * self.product()
+        self.depth -= 1
+        return value
+
+    def product(self) -> Any:
+        value = self.factor()
+        while True:
+            token = self.peek()
+            if token in ("*", "\\cdot", "\\times", "\\ast"):
+                self.take()
+                value = value * self.factor(signed=True)
+            elif token in ("/", "\\div"):
+                self.take()
+                value = _divide(value, self.factor(signed=True))
+            elif self.starts_atom(token):
+                if token[0] in "0123456789." and self.tokens[self.at - 1][-1] in "0123456789":
+                    raise Unreadable("two numbers side by side")
+                value = value * self.factor()
+            else:
+                return value
+
+    def starts_atom(self, token: str) -> bool:
+        if not token or token in _STOPS or (token == "|" and self.bars):
+            return False
+        return token in _STARTS or token[0] in "0123456789." or (len(token) == 1 and token.isalpha())
+
+    def factor(self, *, signed: bool = False) -> Any:
+        if signed and self.peek() in ("-", "+"):
+            return -self.factor(signed=True) if self.take() == "-" else self.factor(signed=True)
+        return self.postfix(self.atom())
+
+    def postfix(self, value: Any) -> Any:
+        while True:
+            token = self.peek()
+            if token == "!":
+                self.take()
+                if self.peek() == "!":
+                    self.take()
+                    value = _factorial(value, double=True)
+                else:
+                    value = _factorial(value)
+            elif token == "^" and self.peek(1) == "\\circ":
+                self.at += 2
+                value = value * sympy.pi / 180
+            elif token == "^":
+                self.take()
+                value = _power(value, self.argument(signed=True))
+            elif token == "%":
+                self.take()
+                value = value / 100
+            else:
+                return value
+
+    def argument(self, *, signed: bool = False) -> Any:
+        """What LaTeX takes as one argument: a group, or a single digit or letter."""
+        token = self.peek()
+        if token == "{":
+            return self.group("{", "}")
+        if signed and token in ("-", "+"):
+            self.take()
+            return -self.argument() if token == "-" else self.argument()
+        if re.fullmatch(r"[0-9]{2,}", token) and not signed:
+            self.tokens[self.at : self.at + 1] = [token[0], token[1:]]
+        return self.atom()
+
+    def group(self, opening: str, closing: str) -> Any:
+        self.take(opening)
+        bars, self.bars = self.bars, 0
+        value = self.sum()
+        self.bars = bars
+        self.take(closing)
+        return value
+
+    def atom(self) -> Any:
+        token = self.peek()
+        if not token:
+            raise Unreadable("it ends too early")
+        if token[0] in "0123456789.":
+            return self.number()
+        if token in ("(", "{"):
+            return self.group(token, ")" if token == "(" else "}")
+        if token == "[":
+            return self.group("[", "]")
+        if token == "|":
+            return self.bar()
+        method = _SPECIAL.get(token)
+        if method:
+            self.take()
+            return method(self)
+        if token in _FUNCTIONS:
+            return self.function()
+        if token in _CONSTANTS and self.peek(1) != "_":
+            self.take()
+            return _CONSTANTS[token]
+        if (len(token) == 1 and token.isalpha()) or token[1:] in _GREEK:
+            return self.symbol()
+        raise Unreadable(f"unexpected {token!r}")
+
+    def number(self) -> Any:
+        token = self.take()
+        if len(token) > 20_000:
+            raise Unreadable("a number too long to read")
+        value = sympy.Rational(token)
+        if self.peek() == "_":
+            raise Unreadable("a numeral with a subscript")
+        if self.peek() == "\\frac" and "." not in token:
+            mixed = self.mixed_part()
+            if mixed is not None:
+                return value + mixed
+        return value
+
+    def mixed_part(self) -> Any:
+        r"""The proper fraction after a whole number, as in ``3\frac{1}{2}``; None if it is a factor instead."""
+        start, tokens = self.at, list(self.tokens)
+        self.take()
+        above, below = self.argument(), self.argument()
+        if self.peek() != "^" and above.is_Integer and below.is_Integer and 0 < above < below:
+            return above / below
+        self.at, self.tokens = start, tokens
+        return None
+
+    def bar(self) -> Any:
+        self.take("|")
+        self.bars += 1
+        value = self.sum()
+        self.bars -= 1
+        self.take("|")
+        return _absolute(value)
+
+    def symbol(self) -> Any:
+        name = self.take().lstrip("\\")
+        if self.peek() == "_":
+            self.take()
+            name += "_" + self.subscript()
+        while self.peek() == "'":
+            self.take()
+            name += "'"
+        if name[0] in _UNKNOWN_FUNCTIONS and self.peek() == "(":
+            return sympy.Function(name)(*self.arguments("(", ")"))
+        return sympy.Symbol(name)
+
+    def subscript(self) -> str:
+        if self.peek() != "{":
+            return self.take()
+        self.take()
+        depth, parts = 1, []
+        while depth:
+            token = self.take()
+            depth += {"{": 1, "}": -1}.get(token, 0)
+            parts.append(token)
+        return "".join(parts[:-1])
+
+    def arguments(self, opening: str, closing: str) -> list[Any]:
+        self.take(opening)
+        bars, self.bars = self.bars, 0
+        values = [self.sum()]
+        while self.peek() == ",":
+            self.take()
+            values.append(self.sum())
+        self.bars = bars
+        self.take(closing)
+        return values
+
+    def function(self) -> Any:
+        name = self.take()
+        function = _FUNCTIONS[name]
+        base = power = None
+        while self.peek() in ("_", "^") and not (self.peek() == "^" and self.peek(1) == "\\circ"):
+            if self.take() == "_":
+                base = self.argument()
+            else:
+                power = self.argument(signed=True)
+        if power == -1 and name in _INVERSE:
+            function, power = _INVERSE[name], None
+        if self.peek() == "(":
+            values = self.arguments("(", ")")
+        elif self.peek() == "{":
+            values = [self.group("{", "}")]
+        else:
+            values = [self.loose_argument()]
+        if base is not None:
+            if name != "\\log" or base in (0, 1):
+                raise Unreadable(f"{name} with a subscript")
+            value = sympy.log(values[0], base)
+        else:
+            value = function(*values)
+        return value if power is None else _power(value, power)
+
+    def loose_argument(self) -> Any:
+        r"""The argument of ``\sin 2x``: factors up to the next sign, relation or function."""
+        value = self.factor(signed=True)
+        while True:
+            token = self.peek()
+            if token in _FUNCTIONS or token in ("(", "[") or not self.starts_atom(token):
+                if token == "/" and self.peek(1) not in ("(", "{", ""):
+                    self.take()
+                    value = _divide(value, self.factor())
+                    continue
+                return value
+            value = value * self.factor()
+
+    # -- commands with arguments
+
+    def fraction(self) -> Any:
+        above = self.argument()
+        return _divide(above, self.argument())
+
+    def root(self) -> Any:
+        index = sympy.Integer(2)
+        if self.peek() == "[":
+            index = self.group("[", "]")
+        value = self.group("(", ")") if self.peek() == "(" else self.argument_number()
+        if index == 0:
+            raise Unreadable("a zeroth root")
+        if index.is_Integer and index % 2 and value.is_number and value.is_real and value.is_negative:
+            return -((-value) ** (1 / index))
+        return value ** (1 / index)
+
+    def argument_number(self) -> Any:
+        # "√12" from plain text means the root of twelve, unlike the LaTeX rule of one digit
+        return self.number() if re.fullmatch(r"[0-9.]+", self.peek()) and len(self.peek()) > 1 else self.argument()
+
+    def choose(self) -> Any:
+        upper = self.argument()
+        return _binomial(upper, self.argument())
+
+    def floor(self) -> Any:
+        value = self.sum()
+        self.take("\\rfloor")
+        return sympy.floor(value)
+
+    def ceiling(self) -> Any:
+        value = self.sum()
+        self.take("\\rceil")
+        return sympy.ceiling(value)
+
+    def determinant(self) -> Any:
+        value = self.factor()
+        if not isinstance(value, sympy.MatrixBase):
+            raise Unreadable("the determinant of no matrix")
+        return value.det()
+
+    def decoration(self) -> Any:
+        self.take("{")
+        inner: list[str] = []
+        while self.peek() != "}":
+            inner.append(self.take())
+        self.take("}")
+        return sympy.Symbol("bar:" + "".join(inner))
+
+    def big_operator(self, fold: Callable[[Any, Any], Any], symbolic: Any, start: Any) -> Any:
+        variable, low, high = None, None, None
+        for _ in range(2):
+            if self.peek() == "_":
+                self.take()
+                self.take("{")
+                variable = self.symbol_or_constant()
+                self.take("=")
+                low = self.sum()
+                self.take("}")
+            elif self.peek() == "^":
+                self.take()
+                high = self.argument()
+        if variable is None or low is None or high is None:
+            raise Unreadable("a sum or product without both bounds")
+        body = self.product()
+        if low.is_Integer and high.is_Integer:
+            if high - low > _MAX_TERMS:
+                return symbolic(body, (variable, low, high)).doit()
+            value = start
+            for index in range(int(low), int(high) + 1):
+                value = fold(value, body.subs(variable, index))
+            return value
+        return symbolic(body, (variable, low, high)).doit()
+
+    def symbol_or_constant(self) -> Any:
+        # i and e are ordinary names when they index a sum
+        return sympy.I if self.peek() == "i" and self.take() else self.symbol()
+
+    def summation(self) -> Any:
+        return self.big_operator(lambda one, two: one + two, sympy.Sum, sympy.Integer(0))
+
+    def multiplication(self) -> Any:
+        return self.big_operator(lambda one, two: one * two, sympy.Product, sympy.Integer(1))
+
+    def integral(self) -> Any:
+        low = high = None
+        while self.peek() in ("_", "^"):
+            if self.take() == "_":
+                low = self.argument(signed=True)
+            else:
+                high = self.argument(signed=True)
+        end = next((k for k in range(self.at, len(self.tokens) - 1) if self.tokens[k] == "d"), None)
+        if end is None or low is None or high is None:
+            raise Unreadable("an integral without bounds or differential")
+        inner = _Reader(self.tokens[self.at : end] or ["1"], self.signs)
+        body = inner.whole()
+        self.at = end + 1
+        return sympy.Integral(body, (self.symbol(), low, high)).doit()
+
+    def limit(self) -> Any:
+        self.take("_")
+        self.take("{")
+        variable = self.symbol()
+        if self.take() not in ("\\to", "\\rightarrow"):
+            raise Unreadable("a limit without its arrow")
+        point = self.sum()
+        self.take("}")
+        return sympy.limit(self.product(), variable, point)
+
+    def environment(self) -> Any:
+        name = self.environment_name()
+        if name not in ("pmatrix", "bmatrix", "matrix", "vmatrix", "array", "smallmatrix", "Bmatrix"):
+            raise Unreadable(f"the environment {name!r}")
+        if name == "array" and self.peek() == "{":
+            while self.take() != "}":
+                pass
+        rows: list[list[Any]] = [[]]
+        while self.peek() != "\\end":
+            if self.peek() == "\\row":
+                self.take()
+                rows.append([])
+            elif self.peek() == "&":
+                self.take()
+            else:
+                rows[-1].append(self.sum())
+            if sum(map(len, rows)) > _MAX_ITEMS:
+                raise Unreadable("a matrix too large to compare")
+        self.take()
+        if self.environment_name() != name:
+            raise Unreadable("an environment closed under another name")
+        rows = [row for row in rows if row]
+        if not rows or len({len(row) for row in rows}) != 1:
+            raise Unreadable("a matrix with rows of different length")
+        matrix = sympy.ImmutableMatrix(rows)
+        return matrix.det() if name == "vmatrix" else matrix
+
+    def environment_name(self) -> str:
+        self.take("{")
+        name = ""
+        while self.peek() != "}":
+            name += self.take().lstrip("\\")
+        self.take("}")
+        return name
+
+
+_SPECIAL: dict[str, Callable[[_Reader], Any]] = {
+    "\\frac": _Reader.fraction, "\\sqrt": _Reader.root, "\\binom": _Reader.choose, "\\lfloor": _Reader.floor,
+    "\\lceil": _Reader.ceiling, "\\det": _Reader.determinant, "\\sum": _Reader.summation,
+    "\\prod": _Reader.multiplication, "\\int": _Reader.integral, "\\lim": _Reader.limit,
+    "\\begin": _Reader.environment, "\\overline": _Reader.decoration, "\\bar": _Reader.decoration,
+}  # fmt: skip
+
+_ROW = re.compile(r"\\\\(?:\s*\[[^\]]*\])?|\\cr(?![A-Za-z])")
+_CHOOSE = re.compile(r"\{([^{}]*)\\choose([^{}]*)\}|^([^{}]*)\\choose([^{}]*)$")
+_SCIENTIFIC = re.compile(r"(?<![A-Za-z0-9.])([0-9]+(?:\.[0-9]+)?)[eE]([-+]?[0-9]{1,4})(?![0-9A-Za-z.])")
+_MIXED = re.compile(r"(?<![0-9./^_}{)])([0-9]+) +([0-9]+) ?/ ?([0-9]+)(?![0-9./^!])")
+
+
+def expression(text: str) -> Any:
+    """The sympy object that ``text`` denotes; `Items` for the branches of a plus-or-minus.
+
+    Raises:
+        Unreadable: If the text is outside the grammar or too large to evaluate.
+    """
+    text = _CHOOSE.sub(r"\\binom{\1\3}{\2\4}", text)
+    text = _SCIENTIFIC.sub(r"\1*10^{\2}", text)
+    text = _ROW.sub(r"\\row ", text).replace("%", " ")
+    text = _MIXED.sub(_mixed, text)
+    tokens = _tokens(text)
+    branches = min(tokens.count("\\pm") or ("\\mp" in tokens), 4)
+    if not branches:
+        return finite(_Reader(tokens).whole())
+    values: list[Any] = []
+    for code in range(2**branches):
+        signs = tuple(-1 if code >> bit & 1 else 1 for bit in range(branches))
+        value = finite(_Reader(list(tokens), signs).whole())
+        if value not in values:
+            values.append(value)
+    return Items(tuple(values)) if len(values) > 1 else values[0]
+
+
+def _mixed(match: re.Match[str]) -> str:
+    whole, above, below = match.groups()
+    if not int(above) < int(below):
+        raise Unreadable("a whole number beside an improper fraction")
+    return f"({whole}+{above}/{below})"
+
+
+def finite(value: Any) -> Any:
+    """``value``, refused if it is or holds something undefined."""
+    if isinstance(value, sympy.MatrixBase):
+        bad = value.has(sympy.nan, sympy.zoo)
+    else:
+        bad = value.has(sympy.nan, sympy.zoo) or value in (sympy.nan, sympy.zoo)
+    if bad:
+        raise Unreadable("it is undefined")
+    return value

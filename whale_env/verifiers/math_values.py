@@ -1,0 +1,111 @@
+"""The kinds of mathematical answer that the parser produces and the comparison reads.
+
+Plain data: no parsing and no notion of equality here. Numbers and expressions are sympy objects; what sympy has no
+faithful type for (a list of roots, a bracketed pair that may be a point or an interval, a ratio, a numeral in another
+base, a quantity with its unit) has a record of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Words: a name, "even", "no solution"."""
+
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Decimal:
+    """A decimal literal, exact value and number of significant digits and decimal places."""
+
+    value: Any
+    digits: int
+    places: int
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """A value with what followed it: a unit in words or symbols, or ``%``."""
+
+    value: Value
+    unit: str
+
+
+@dataclass(frozen=True, slots=True)
+class Based:
+    """A numeral with a base subscript, such as ``204_5``."""
+
+    digits: str
+    base: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """``a : b`` or ``a : b : c``; also a time of day."""
+
+    parts: tuple[Value, ...]
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Items:
+    """Several answers without brackets; ``joint`` is the word that joined them: "," or "and" or "or"."""
+
+    items: tuple[Value, ...]
+    joint: str = ","
+
+
+@dataclass(frozen=True, slots=True)
+class Finite:
+    """A finite set in braces."""
+
+    items: tuple[Value, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Bracketed:
+    """A tuple, point, vector or interval: ordered items between ``(`` or ``[`` and ``)`` or ``]``."""
+
+    opening: str
+    items: tuple[Value, ...]
+    closing: str
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """``label = value``; the label is the text of a name such as ``x``, ``f`` (with its argument) or ``(p, q)``."""
+
+    label: str
+    value: Value
+    argument: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """A chain ``e0 op0 e1 op1 …`` with operators among ``= < > <= >= !=``."""
+
+    sides: tuple[Any, ...]
+    operators: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A multiple-choice answer with its letter and what stands behind it."""
+
+    letter: str
+    content: Value
+
+
+# Beside these a value may be a sympy Expr, Set or Matrix.
+Value: TypeAlias = Any
+
+
+def exact(value: Value) -> Any:
+    """The bare value of a decimal or quantity; anything else as it is."""
+    while isinstance(value, Decimal | Quantity):
+        value = value.value
+    return value

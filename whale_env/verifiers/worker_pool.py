@@ -1,0 +1,200 @@
+"""A small pool of killable worker processes for questions that may hang.
+
+Workers start on first use, by executing a new interpreter (never a bare fork, which would copy the locks of a threaded
+process in whatever state they are in). A worker that does not reply in time is killed, reaped and replaced by the next
+request. Any thread may ask; after a fork the child starts workers of its own. What the workers compute is not known
+here.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import select
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from pathlib import Path
+from typing import Any
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+# The parent package is put in by hand: its own imports (gymnasium, numpy) would triple the start and the memory.
+_BOOTSTRAP = (
+    "import sys, types; package = types.ModuleType('whale_env'); package.__path__ = [sys.argv[1]]; "
+    "sys.modules['whale_env'] = package; from whale_env.verifiers.math_worker import main; main()"
+)
+_SECONDS = 4.2  # wall time of one question
+_PATIENCE = 60.0  # a start takes half a second and a free worker is soon found; longer only on a starved machine
+_MAX_WORKERS = 4
+
+
+class WorkerError(RuntimeError):
+    """No worker could be had: a fault of the installation or the machine, never of a question."""
+
+
+class _Worker:
+    """One child process and its two pipes."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-B", "-c", _BOOTSTRAP, str(_PACKAGE)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            bufsize=0,
+            cwd="/",
+            env={"PATH": os.defpath, "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"},
+        )
+        if self._line(time.monotonic() + _PATIENCE) is None:
+            self.close()
+            raise WorkerError(
+                f"a verifier process did not start within {_PATIENCE:.0f} s or ended at once "
+                f"(exit code {self._process.returncode}). Does `{sys.executable} -c 'import sympy'` work here?"
+            )
+
+    def ask(self, request: bytes, deadline: float) -> bytes | None:
+        """The reply line, or None when the worker died or the deadline passed (it is then of no further use)."""
+        stdin = self._process.stdin
+        if stdin is None:
+            return None
+        try:
+            # The worker reads before it computes, so a blocking write ends unless the worker is dead.
+            stdin.write(request)
+        except OSError:
+            return None
+        return self._line(deadline)
+
+    def _line(self, deadline: float) -> bytes | None:
+        stdout = self._process.stdout
+        if stdout is None:
+            return None
+        reply = b""
+        while not reply.endswith(b"\n"):
+            left = deadline - time.monotonic()
+            if left <= 0 or not _readable(stdout.fileno(), left):
+                return None
+            piece = os.read(stdout.fileno(), 65536)
+            if not piece:
+                return None
+            reply += piece
+        return reply
+
+    def close(self) -> None:
+        """Ends the process, reaps it and closes the pipes."""
+        with contextlib.suppress(OSError):
+            self._process.kill()
+        self._process.wait()
+        self.forget()
+
+    def forget(self) -> None:
+        """Closes this process's ends of the pipes."""
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+        if self._process.returncode is None:
+            self._process.returncode = 0  # another process's child: no waiting for it here
+
+
+def _readable(descriptor: int, seconds: float) -> bool:
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN | select.POLLHUP)
+    return bool(poll.poll(max(1, int(seconds * 1000))))
+
+
+class WorkerPool:
+    """Asks workers; at most a few exist, and a worker has less than five seconds for a question.
+
+    The time that it takes to start a worker, or to get one while all are busy, does not count against the question:
+    a verdict must not depend on how busy the machine is.
+    """
+
+    def __init__(self, size: int | None = None) -> None:
+        self._size = size or max(2, min(_MAX_WORKERS, os.cpu_count() or 2))
+        self._reset()
+        _pools.add(self)
+
+    def _reset(self) -> None:
+        self._free = threading.Semaphore(self._size)
+        self._lock = threading.Lock()
+        self._idle: list[_Worker] = []
+        self._all: set[_Worker] = set()
+
+    def ask(self, kind: str, reference: str, answer: str) -> Any:
+        """The worker's reply, or None if it could not be had in time.
+
+        Raises:
+            WorkerError: If no worker can be started or none comes free.
+        """
+        free = self._free
+        if not free.acquire(timeout=_PATIENCE):
+            raise WorkerError(f"all {self._size} verifier processes were busy for {_PATIENCE:.0f} s")
+        try:
+            return self._ask((json.dumps([kind, reference, answer]) + "\n").encode())
+        finally:
+            free.release()
+
+    def _ask(self, request: bytes) -> Any:
+        for _ in range(2):
+            fresh, worker = self._worker()
+            started = time.monotonic()
+            reply = None
+            try:
+                reply = worker.ask(request, started + _SECONDS)
+            finally:  # also when the caller is interrupted: a late reply must not meet the next question
+                with self._lock:
+                    if reply is None:
+                        self._all.discard(worker)
+                    else:
+                        self._idle.append(worker)
+                if reply is None:
+                    worker.close()
+            if reply is not None:
+                return json.loads(reply)
+            # An idle worker may have died unnoticed, through no fault of this question: that one is asked again.
+            if fresh or time.monotonic() > started + 0.1:
+                return None
+        return None
+
+    def _worker(self) -> tuple[bool, _Worker]:
+        with self._lock:
+            if self._idle:
+                return False, self._idle.pop()
+        worker = _Worker()
+        with self._lock:
+            self._all.add(worker)
+        return True, worker
+
+    def close(self) -> None:
+        """Ends all workers; the next question starts new ones."""
+        with self._lock:
+            workers, self._all, self._idle = list(self._all), set(), []
+        for worker in workers:
+            worker.close()
+
+    def _after_fork(self) -> None:
+        workers = list(self._all)
+        self._reset()
+        for worker in workers:
+            worker.forget()
+
+
+_pools: weakref.WeakSet[WorkerPool] = weakref.WeakSet()
+
+
+def _close_all() -> None:
+    for pool in list(_pools):
+        pool.close()
+
+
+def _after_fork() -> None:
+    for pool in list(_pools):
+        pool._after_fork()
+
+
+atexit.register(_close_all)
+os.register_at_fork(after_in_child=_after_fork)
