@@ -12,11 +12,13 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, get_args
+from typing import Annotated, Any, NoReturn, TypeVar, get_args
 
 import tyro
 
 from optimizers.config import Method, Preset, RunConfig, preset
+
+T = TypeVar("T")
 
 EXAMPLES = """examples:
   python -m {module} --env chess                                  the laptop preset: minutes on two cores
@@ -106,18 +108,30 @@ def _parse(module: str, arguments: list[str], method: Method | None) -> _Flags:
     default = preset(chosen, _peek(arguments, "--env", "chess"))  # type: ignore[arg-type]
     if method:
         default = replace(default, method=method)
+    # The preset decides the defaults, so it is read before the flags are.
+    flags = _Flags(config=default, preset=chosen)  # type: ignore[arg-type]
+    return parse(_Flags, module, EXAMPLES.format(module=module), flags, arguments)
+
+
+def parse(
+    flags: type[T], module: str, examples: str, default: T | None = None, arguments: list[str] | None = None
+) -> T:
+    """Parses a command line into a dataclass; a wrong flag is one line and exit code 2.
+
+    Args:
+        flags: The dataclass; its field docstrings are the help.
+        module: What ``python -m`` was given.
+        examples: Shown under the help's first line.
+        default: Where defaults come from.
+        arguments: The command line; None takes the process's.
+    """
+    about = (sys.modules["__main__"].__doc__ or "").split("\n\n")[0]
+    text = f"{about}\n\n{examples}"
     captured = io.StringIO()
     try:
         with contextlib.redirect_stderr(captured):
-            return tyro.cli(
-                _Flags,
-                prog=f"python -m {module}",
-                description=(sys.modules["__main__"].__doc__ or "").split("\n\n")[0]
-                + "\n\n"
-                + EXAMPLES.format(module=module),
-                default=_Flags(config=default, preset=chosen),  # type: ignore[arg-type]
-                args=arguments,
-            )
+            options: dict[str, Any] = {} if default is None else {"default": default}
+            return tyro.cli(flags, prog=f"python -m {module}", description=text, args=arguments, **options)
     except SystemExit as stop:
         if stop.code in (0, None):
             raise
@@ -137,9 +151,8 @@ def _condensed(text: str) -> str:
     """Returns a boxed error message as one line."""
     lines = [re.sub(r"[│╭╮╰╯─]+", " ", line).strip() for line in text.splitlines()]
     words = " ".join(line for line in lines if line and not line.startswith("For full helptext"))
-    return re.sub(
-        r"\s+", " ", words.replace("Parsing error", "").replace("Unrecognized options", "unknown flags")
-    ).strip()
+    words = words.replace("Parsing error", "").replace("Unrecognized options ", "")
+    return re.sub(r"\s+", " ", words).strip()
 
 
 def _env_args(text: str) -> dict[str, Any]:

@@ -155,7 +155,7 @@ def preset(name: Preset, env: str) -> RunConfig:
                 env=env,
                 env_args='{"tiers": ["1", "2"]}' if chess else "{}",
                 train_tasks=96,
-                weights=WeightsConfig(epochs=0.5, prompts=8, samples=8, lr=3e-5),
+                weights=WeightsConfig(epochs=0.5, prompts=8, samples=8, lr=3e-5, micro_tokens=1024),
                 search=HarnessConfig(iterations=6, candidates=3, examples=24, samples=2),
                 schedule=ScheduleConfig(cycles=2),
                 evaluation=EvaluationConfig(tasks=32, k=8),

@@ -96,7 +96,7 @@ def print_result(result: Mapping[str, Any], path: str, follow_up: Sequence[str])
             str(row["rollouts"]),
             f"{row['seconds']:.0f}",
         )
-    console = Console(file=sys.stdout)
+    console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else 120)
     console.print(table)
     k, tasks = result["base"]["k"], result["base"]["tasks"]
     console.print(

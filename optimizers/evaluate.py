@@ -5,21 +5,24 @@ The only place that opens the test split.
 
 from __future__ import annotations
 
+import asyncio
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import numpy as np
 
 from harness_sdk.loader import LoadedHarness
-from harness_sdk.policies.base import Policy
+from harness_sdk.policies.base import Policy, Sampling
 from harness_sdk.rollout import RolloutConfig, jobs_for, rollout
 from harness_sdk.trajectory import Trajectory
 from whale_env.core import EnvHandle
-from whale_env.types import Task
+from whale_env.types import Split, Task
 
 RESAMPLES = 10_000
 
@@ -149,3 +152,109 @@ def interval(means: Sequence[float], seed: int = 0) -> tuple[float, float]:
     draws = values[rng.integers(0, n, size=(RESAMPLES, n))].mean(axis=1)
     low, high = np.percentile(draws, [2.5, 97.5])
     return float(low), float(high)
+
+
+@dataclass(frozen=True)
+class EvaluateFlags:
+    """What to evaluate: the final pair of a run, or a pair of your own."""
+
+    run: Path | None = None
+    """A run directory: its final weights and harness."""
+    env: str = "chess"
+    """Environment (without --run)."""
+    env_args: str = "{}"
+    """Keyword arguments of the environment, as JSON (without --run)."""
+    harness: str = ""
+    """module:Class or file.py:Class. Empty takes the run's final harness, or the domain's h0."""
+    model: str = "smollm2-135m"
+    """A local directory, smollm2-135m, or a hub name (without --run)."""
+    split: Split = "test"
+    """Which split."""
+    tasks: int = 128
+    """Tasks; 0 takes all."""
+    k: int = 8
+    """Rollouts per task."""
+    seed: int = 0
+    """Seed of the rollouts."""
+    temperature: float = 1.0
+    """Sampling temperature."""
+    top_k: int = 20
+    """Keep the k likeliest tokens; 0 keeps all."""
+    max_turns: int = 32
+    """Model calls in an episode."""
+    max_tokens: int = 8192
+    """Sampled tokens in an episode."""
+    allow_uncaged: bool = False
+    """Run a proposed harness without a cage where the kernel offers none."""
+
+
+def _evaluate_command(flags: EvaluateFlags) -> None:
+    import json
+
+    from harness_sdk.loader import load, load_source
+    from harness_sdk.policies.transformers import TransformersPolicy
+    from reference_harnesses import BASELINES
+    from whale_env.registry import handle
+
+    env_name, env_args, model, weights, source = flags.env, flags.env_args, flags.model, None, ""
+    if flags.run is not None:
+        try:
+            config = json.loads((flags.run / "config.json").read_text("utf-8"))
+            result = json.loads((flags.run / "result.json").read_text("utf-8"))
+        except OSError as error:
+            raise ValueError(f"{flags.run} holds no finished run: {error.strerror} ({error.filename})") from None
+        env_name, env_args, model = config["env"], config["env_args"], config["model"]
+        if result["weights_version"]:
+            weights = flags.run / "checkpoints" / f"step-{result['weights_version']:06d}" / "model.safetensors"
+        source = (flags.run / "harnesses" / result["harness"] / "harness.py").read_text("utf-8")
+        if not flags.harness and result["harness"] == result["base"]["harness"]:
+            flags = replace(flags, harness=config["harness"])
+            source = ""
+    env = handle(env_name, json.loads(env_args))
+    name = env.prototype.domain.spec.name
+    if flags.harness or not source:
+        harness = load(flags.harness or BASELINES.get(name, "harness_sdk.harness:Harness"), env=name)
+    else:
+        harness = load_source(source, env=name, allow_uncaged=flags.allow_uncaged)
+    policy = TransformersPolicy(model)
+    if weights is not None:
+        from safetensors.torch import load_file
+
+        policy.load_weights(load_file(weights), 1)
+    config_ = RolloutConfig(
+        seed=flags.seed,
+        phase="evaluate",
+        sampling=Sampling(flags.temperature, flags.top_k),
+        max_turns=flags.max_turns,
+        max_tokens=flags.max_tokens,
+    )
+    tasks = env.tasks(flags.split)[: flags.tasks or None]
+    done = 0
+
+    def progress(trajectory: Trajectory) -> None:
+        nonlocal done
+        done += 1
+        if sys.stderr.isatty():
+            print(f"\r{done}/{len(tasks) * flags.k} rollouts", end="", file=sys.stderr)
+
+    row, _ = asyncio.run(evaluate(env, harness, policy, tasks, flags.k, config_, progress))
+    print(json.dumps({"env": env_name, "harness": harness.name, "model": model, **row.to_json()}, indent=2))
+
+
+def main() -> None:
+    """``python -m optimizers.evaluate``."""
+    from optimizers.cli import one_line_errors, parse
+
+    flags = parse(
+        EvaluateFlags,
+        "optimizers.evaluate",
+        "examples:\n"
+        "  python -m optimizers.evaluate --run runs/mine --tasks 128\n"
+        "  python -m optimizers.evaluate --env chess --harness reference_harnesses.chess:ChessStrong --k 4\n",
+    )
+    with one_line_errors():
+        _evaluate_command(flags)
+
+
+if __name__ == "__main__":
+    main()

@@ -27,7 +27,7 @@ class Mechanism:
     """One general way to change a harness.
 
     Attributes:
-        name: Short name; part of the class's.
+        name: Short name; the class is called by the last mechanism and how many there are.
         axis: Which part of a harness it changes.
         hypothesis: What should get better, and why.
         against: The failures it is meant for, with weights.
@@ -114,8 +114,8 @@ def mechanisms(facts: Facts) -> list[Mechanism]:
                 Mechanism(
                     "MarkedFirst",
                     "ordering",
-                    f"Some {title} carry a mark in {facts.marked} that few others do; what is rare tells more, and small "
-                    "models pick early: list that notation, rare marks first.",
+                    f"Some {title} carry a mark in {facts.marked} that few others do; what is rare tells more, and "
+                    "small models pick early: list that notation, rare marks first.",
                     {"wrong": 1.0, "illegal": 0.3},
                     lambda r, f: replace(r, view=f.marked, order="marked"),
                 )
@@ -220,7 +220,7 @@ def _write(
     hypothesis = " ".join(by_name[name].hypothesis for name in names)
     axis = by_name[names[0]].axis if len(names) == 1 else "combination"
     title = "Adds " + ", ".join(names) + (f" to {', '.join(recipe.mechanisms)}." if recipe.mechanisms else ".")
-    class_name = "".join(changed.mechanisms)[:60]
+    class_name = f"{names[-1]}{len(changed.mechanisms)}"
     source = render(changed, facts, class_name, f"{title}\n\nHypothesis: {hypothesis}\n")
     traits = {"recipe": changed.to_json(), "added": list(names)}
     return Proposal(class_name, source, parent, axis, hypothesis, traits)

@@ -1,4 +1,4 @@
-"""The one rollout loop, with scripted policies: limits, failures as data, the commit rule, determinism, trajectories."""
+"""The one rollout loop with scripted policies: limits, failures as data, commit rule, determinism, trajectories."""
 
 from __future__ import annotations
 
@@ -278,7 +278,8 @@ def test_loading(tmp_path: Path) -> None:
 def test_a_failing_constructor_is_a_harness_error(tmp_path: Path) -> None:
     path = tmp_path / "bad.py"
     path.write_text(
-        "from harness_sdk import Harness\n\n\nclass Bad(Harness):\n    def __init__(self):\n        raise RuntimeError('no')\n"
+        "from harness_sdk import Harness\n\n\nclass Bad(Harness):\n"
+        "    def __init__(self):\n        raise RuntimeError('no')\n"
     )
     trajectory = asyncio.run(rollout([Job(load(path), TASKS[0])], ENV, ScriptedPolicy(["x"])))[0]
     assert trajectory.score.failure == "harness_error" and "RuntimeError: no" in trajectory.stopped

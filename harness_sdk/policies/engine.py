@@ -267,17 +267,16 @@ class _Decode:
 
     def __init__(self, shared: Sequence[Tensor], private: Sequence[Tensor], owners: Sequence[int], steps: int) -> None:
         layers, _, heads, _, size = shared[0].shape
-        like = {"dtype": shared[0].dtype, "device": shared[0].device}
         self._dtype = shared[0].dtype
-        self._lengths = torch.tensor([kv.shape[3] for kv in shared], device=like["device"])
+        self._lengths = torch.tensor([kv.shape[3] for kv in shared], device=shared[0].device)
         longest = max(max(kv.shape[3] for kv in shared), 1)
-        self._prompts = torch.zeros(layers, 2, len(shared), heads, longest, size, **like)
+        self._prompts = shared[0].new_zeros(layers, 2, len(shared), heads, longest, size)
         for number, kv in enumerate(shared):
             self._prompts[:, :, number, :, : kv.shape[3]] = kv
-        self._rests = torch.tensor([kv.shape[3] for kv in private], device=like["device"])
+        self._rests = torch.tensor([kv.shape[3] for kv in private], device=shared[0].device)
         self._rest = max(kv.shape[3] for kv in private)
         self._capacity = steps
-        self._own = torch.zeros(layers, 2, len(owners), heads, self._rest + min(steps, 16), size, **like)
+        self._own = shared[0].new_zeros(layers, 2, len(owners), heads, self._rest + min(steps, 16), size)
         for row, kv in enumerate(private):
             self._own[:, :, row, :, : kv.shape[3]] = kv
         self._step = 0

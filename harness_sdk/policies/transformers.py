@@ -42,7 +42,7 @@ class TransformersPolicy:
         dtype: str = "auto",
         device: str = "auto",
         max_rows: int = 128,
-        cache_tokens: int = 65536,
+        cache_tokens: int = 32768,
     ) -> None:
         """Loads a model.
 
