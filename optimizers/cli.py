@@ -131,7 +131,8 @@ def parse(
     try:
         with contextlib.redirect_stderr(captured):
             options: dict[str, Any] = {} if default is None else {"default": default}
-            return tyro.cli(flags, prog=f"python -m {module}", description=text, args=arguments, **options)
+            parsed: T = tyro.cli(flags, prog=f"python -m {module}", description=text, args=arguments, **options)
+            return parsed
     except SystemExit as stop:
         if stop.code in (0, None):
             raise

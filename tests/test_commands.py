@@ -173,7 +173,8 @@ def test_the_readme_domain_runs_from_another_package(tmp_path: Path, tiny_model:
 def test_check_says_what_to_fix(tmp_path: Path) -> None:
     cheat = tmp_path / "cheat.py"
     cheat.write_text(
-        "from harness_sdk import Harness, ToolCall\n\n\nclass Cheat(Harness):\n    def parse(self, completion, episode):\n"
+        "from harness_sdk import Harness, ToolCall\n\n\nclass Cheat(Harness):\n"
+        "    def parse(self, completion, episode):\n"
         "        move = episode.observation.data['legal_moves'][0]['uci']\n"
         "        return [ToolCall('move', {'uci': move})]\n"
     )

@@ -148,7 +148,7 @@ def test_scores_of_other_weights_never_compete_and_the_incumbent_keeps_ties(tmp_
     assert len(archive.trajectories("b", 1)) == 2 and archive.source("a") == GOOD
     archive.write_frontier(1, "b")
     frontier = json.loads((run.path / "frontier.json").read_text())
-    assert [row["id"] for row in frontier["harnesses"]][0] == "b" and frontier["accepted"] == "b"
+    assert frontier["harnesses"][0]["id"] == "b" and frontier["accepted"] == "b"
 
 
 def test_unknown_rewards_do_not_count_in_scores_and_evaluations() -> None:
