@@ -132,7 +132,7 @@ def _trusted(module: ModuleType, class_name: str, source: str, ref: str) -> Load
     classes = {
         name: item
         for name, item in vars(module).items()
-        if inspect.isclass(item) and issubclass(item, Harness) and item is not Harness
+        if inspect.isclass(item) and issubclass(item, Harness)
     }
     if class_name:
         if class_name not in classes:
@@ -141,7 +141,7 @@ def _trusted(module: ModuleType, class_name: str, source: str, ref: str) -> Load
             raise HarnessLoadError(f"{ref!r}: no Harness subclass {class_name!r}.{hint}")
         chosen = classes[class_name]
     else:
-        own = [item for item in classes.values() if item.__module__ == module.__name__]
+        own = [item for item in classes.values() if item.__module__ == module.__name__ and item is not Harness]
         if len(own) != 1:
             names = ", ".join(item.__name__ for item in own) or "none"
             raise HarnessLoadError(f"{ref!r} defines {len(own)} Harness subclasses ({names}); name one as {ref}:Class")

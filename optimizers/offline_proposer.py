@@ -18,8 +18,8 @@ from optimizers.ledger import ProposerCost
 from optimizers.proposer import Brief, Proposal, Proposed
 from optimizers.recipes import Facts, Recipe, render
 
-STAGES: Mapping[str, float] = {"format": 0.0, "truncated": 0.0, "illegal": 0.05, "wrong": 0.6, "budget": 0.05}
-"""How far a failed rollout came: unread, read but invalid, valid but wrong. Solved is 1."""
+STAGES: Mapping[str, float] = {"wrong": 0.3, "illegal": 0.03, "budget": 0.03}
+"""How far a failed rollout came: valid but wrong, read but invalid. Unread is 0, solved is 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ def mechanisms(facts: Facts) -> list[Mechanism]:
                     "ordering",
                     f"Some {title} carry a mark in {facts.marked} that few others do; what is rare tells more, and "
                     "small models pick early: list that notation, rare marks first.",
-                    {"wrong": 1.0, "illegal": 0.3},
+                    {"format": 0.85, "truncated": 0.85, "wrong": 1.0, "illegal": 1.0},
                     lambda r, f: replace(r, view=f.marked, order="marked"),
                 )
             )
@@ -148,7 +148,7 @@ class OfflineProposer:
     def _base(self, brief: Brief) -> Entry:
         """Returns the harness to build upon: the furthest one at these weights, the incumbent among equals."""
         entries = [e for e in brief.archive.entries() if brief.weights_version in e.scores]
-        return max(entries, key=lambda e: (*merit(e.scores[brief.weights_version]), e.id == brief.incumbent, e.id))
+        return max(entries, key=lambda e: (merit(e.scores[brief.weights_version]), e.id == brief.incumbent, e.id))
 
     def _recipe(self, brief: Brief, base: Entry) -> Recipe:
         if "recipe" in base.traits:
@@ -192,14 +192,18 @@ class OfflineProposer:
             for version in set(entry.scores) & set(parent.scores):
                 before, after = merit(parent.scores[version]), merit(entry.scores[version])
                 if after > before:
-                    gains[added[-1]] = max(gains.get(added[-1], 0.0), after[0] - before[0] + after[1] - before[1])
+                    gains[added[-1]] = max(gains.get(added[-1], 0.0), after - before)
         return sorted(gains, key=lambda name: -gains[name])
 
 
-def merit(score: HarnessScore) -> tuple[float, float]:
-    """Orders scores by reward, then by how far the failed rollouts came (`STAGES`)."""
+def merit(score: HarnessScore) -> float:
+    """Returns how far the mean rollout came (`STAGES`).
+
+    Steadier than the reward alone: when hardly anything is solved yet, one lucky rollout decides the mean reward, but
+    how many replies became a valid action does not hang on luck.
+    """
     far = sum(STAGES.get(kind, 0.0) * count for kind, count in score.failures.items())
-    return score.reward, far / max(score.rollouts, 1)
+    return score.reward + far / max(score.rollouts, 1)
 
 
 def _write(

@@ -303,6 +303,7 @@ class Run:
             return self.run.result(key)
         except KeyError:
             began = time.monotonic()
+            self._policy.forget()  # a resumed run has an empty cache, so every unit begins with one
             with self.run.guarded():
                 result = await work()
             return self.run.finish(key, result, time.monotonic() - began)

@@ -419,7 +419,7 @@ def test_hostile_hooks_are_contained(pool: CagePool, body: str, why: str) -> Non
         ("pack", "return [{'role': 'user', 'content': 'x' * 1000}] * 1_000_000", "returned 1000000 messages"),
         ("pack", "return [{'role': 'user', 'content': 'x' * 50_000_000}]", "returned 50000000 characters"),
         ("pack", "return [{'role': 'assistant', 'content': '', 'tool_calls': [{1, 2}]}]", "not JSON|TypeError"),
-        ("pack", "return [{'role': 'assistant', 'content': '', 'tool_calls': [float('nan')]}]", "ValueError"),
+        ("pack", "return [{'role': 'assistant', 'content': '', 'tool_calls': [float('nan')]}]", "not JSON data"),
         ("parse", FORGE + "forge({'id': 1, 'value': {'calls': [], 'failure': None}})", "protocol: neither"),
         (
             "parse",

@@ -239,11 +239,11 @@ def test_recipes_carry_the_texts_of_the_harness_they_begin_from() -> None:
     assert validate(source, "chess").ok
 
 
-def test_merit_prefers_reward_then_how_far_failures_came() -> None:
+def test_merit_counts_reward_and_how_far_failures_came() -> None:
     def score(reward: float, **failures: int) -> HarnessScore:
         return HarnessScore(0, reward, 10, 1.0, 1.0, failures)
 
-    ranked = [score(0.0, format=10), score(0.0, illegal=10), score(0.0, wrong=10), score(0.1, format=9)]
+    ranked = [score(0.0, format=10), score(0.0, illegal=10), score(0.1, wrong=9), score(0.5, format=5)]
     assert sorted(ranked, key=merit) == ranked
 
 

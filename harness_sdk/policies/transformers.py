@@ -110,8 +110,16 @@ class TransformersPolicy:
         with torch.no_grad():
             for name, parameter in own.items():
                 parameter.copy_(weights[name])
-        self._engine.cache.clear()
+        self.forget()
         self.weights_version = version
+
+    def forget(self) -> None:
+        """Drops every cached prefix.
+
+        What is cached decides how prompts are computed, and so the last bits of low-precision results. Work that must
+        repeat exactly, after a restart too, begins from an empty cache.
+        """
+        self._engine.cache.clear()
 
     def encode(
         self, messages: list[Message], tools: list[ToolSchema], previous: Generation | None = None
