@@ -129,11 +129,7 @@ def harness_id(source: str, class_name: str) -> str:
 
 
 def _trusted(module: ModuleType, class_name: str, source: str, ref: str) -> LoadedHarness:
-    classes = {
-        name: item
-        for name, item in vars(module).items()
-        if inspect.isclass(item) and issubclass(item, Harness)
-    }
+    classes = {name: item for name, item in vars(module).items() if inspect.isclass(item) and issubclass(item, Harness)}
     if class_name:
         if class_name not in classes:
             near = difflib.get_close_matches(class_name, classes, n=1)
