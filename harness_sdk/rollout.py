@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, replace
 from harness_sdk.loader import LoadedHarness
 from harness_sdk.policies.base import Gate, Generation, Policy, PolicyError, PromptTooLongError, Request, Sampling
 from harness_sdk.randomness import derive_seed
-from harness_sdk.session import HarnessError, HarnessSession
+from harness_sdk.session import HarnessError, HarnessSession, Limits
 from harness_sdk.trajectory import ModelCall, Trajectory
-from harness_sdk.types import Completion, Episode, Message, ParseFailure, StepResult, Turn
+from harness_sdk.types import Completion, Episode, Message, ParseFailure, StepResult, ToolSchema, Turn
 from whale_env.core import EnvHandle, ToolEnv
 from whale_env.types import Failure, Score, Task, ToolCall
 
@@ -192,8 +192,7 @@ class _Run:
             if reason is not None:
                 return reason
             messages = await session.pack(episode)
-            request = self._request(session, episode, messages=messages)
-            generation = await self._generate(replace(request, tools=schemas))
+            generation = await self._generate(self._request(session.limits, episode, messages, schemas))
             self._calls.append(
                 ModelCall(
                     tuple(messages),
@@ -242,13 +241,14 @@ class _Run:
             feedback = await session.recover(failure, episode)
         return Turn(completion, calls, tuple(results), failure, feedback)
 
-    def _request(self, session: HarnessSession, episode: Episode, messages: list[Message]) -> Request:
-        limits, config = session.limits, self._config
+    def _request(self, limits: Limits, episode: Episode, messages: list[Message], tools: list[ToolSchema]) -> Request:
+        config = self._config
         left = min(limits.max_tokens, config.max_tokens) - episode.tokens
         if left < 1:
             raise _EpisodeOver("budget", f"limit: {episode.tokens} sampled tokens")
         return Request(
             messages,
+            tools,
             sampling=config.sampling,
             max_tokens=min(limits.max_tokens_per_turn, left),
             max_prompt_tokens=min(limits.max_prompt_tokens, config.max_prompt_tokens),

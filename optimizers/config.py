@@ -6,7 +6,7 @@ setting (arXiv 2609.00196) and wants GPUs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
 Method = Literal["whale", "adaptive", "weight-only", "harness-only", "stagewise"]
@@ -168,8 +168,3 @@ def preset(name: Preset, env: str) -> RunConfig:
                 model="Qwen/Qwen3.5-4B" if chess else "Qwen/Qwen3.5-2B",
                 agent=AgentConfig(max_tokens=limit, max_prompt_tokens=32768, concurrency=1024),
             )
-
-
-def scaled(config: RunConfig, **changes: object) -> RunConfig:
-    """Returns a configuration with some top-level fields replaced."""
-    return replace(config, **changes)  # type: ignore[arg-type]

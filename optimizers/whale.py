@@ -15,7 +15,7 @@ import json
 import shutil
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -379,7 +379,6 @@ def start(config: RunConfig, env: EnvHandle, out: Path, *, resume: bool) -> dict
 
     from harness_sdk import models
     from harness_sdk.policies.transformers import load as load_model
-    from harness_sdk.policies.transformers import load_tokenizer
     from optimizers.offline_proposer import OfflineProposer
     from optimizers.trainer import TrainerConfig
 
@@ -389,7 +388,7 @@ def start(config: RunConfig, env: EnvHandle, out: Path, *, resume: bool) -> dict
     if resume and (out / "result.json").is_file():
         finished: dict[str, Any] = json.loads((out / "result.json").read_text("utf-8"))
         return finished
-    policy = TransformersPolicy(load_model(source, _rollout_dtype()), tokenizer=load_tokenizer(source))
+    policy = TransformersPolicy(source)
     trained = TrainerConfig(
         lr=config.weights.lr, weight_decay=config.weights.weight_decay, micro_tokens=config.weights.micro_tokens
     )
@@ -401,24 +400,10 @@ def start(config: RunConfig, env: EnvHandle, out: Path, *, resume: bool) -> dict
         return asyncio.run(whale.play())
 
 
-def _rollout_dtype() -> Any:
-    import torch
-
-    from harness_sdk.policies.transformers import has_bfloat16
-
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    return torch.bfloat16 if has_bfloat16(device) else torch.float32
-
-
 def _baseline(env: EnvHandle) -> str:
     from reference_harnesses import BASELINES
 
     return BASELINES.get(env.prototype.domain.spec.name, "harness_sdk.harness:Harness")
-
-
-def with_method(config: RunConfig, method: Any) -> RunConfig:
-    """Returns the configuration with another method."""
-    return replace(config, method=method)
 
 
 def main() -> None:

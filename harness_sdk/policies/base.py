@@ -7,7 +7,7 @@ them, the exact token ids and log-probabilities). How requests are batched is th
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 from harness_sdk.types import Completion, Message, ToolSchema
 
@@ -136,9 +136,3 @@ class Policy(Protocol):
             PolicyError: The backend failed.
         """
         ...
-
-
-def schema_names(tools: list[ToolSchema]) -> list[str]:
-    """Returns the function names of some schemas."""
-    names: list[Any] = [tool["function"]["name"] for tool in tools]
-    return [str(name) for name in names]
