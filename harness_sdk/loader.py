@@ -93,7 +93,7 @@ def load(ref: str | Path, trusted: bool = True, *, env: str = "", allow_uncaged:
         module = importlib.import_module(target)
     except Exception as error:
         raise HarnessLoadError(f"cannot import {target!r}: {type(error).__name__}: {error}") from error
-    return _trusted(module, class_name, inspect.getsource(module), text)
+    return _trusted(module, class_name, None, text)
 
 
 def load_source(source: str, class_name: str = "", *, env: str = "", allow_uncaged: bool = False) -> LoadedHarness:
@@ -128,7 +128,7 @@ def harness_id(source: str, class_name: str) -> str:
     return hashlib.sha256(f"{class_name}\n{source}".encode("utf-8", "replace")).hexdigest()[:12]
 
 
-def _trusted(module: ModuleType, class_name: str, source: str, ref: str) -> LoadedHarness:
+def _trusted(module: ModuleType, class_name: str, source: str | None, ref: str) -> LoadedHarness:
     classes = {name: item for name, item in vars(module).items() if inspect.isclass(item) and issubclass(item, Harness)}
     if class_name:
         if class_name not in classes:
@@ -142,6 +142,9 @@ def _trusted(module: ModuleType, class_name: str, source: str, ref: str) -> Load
             names = ", ".join(item.__name__ for item in own) or "none"
             raise HarnessLoadError(f"{ref!r} defines {len(own)} Harness subclasses ({names}); name one as {ref}:Class")
         chosen = own[0]
+
+    if source is None:  # the file that defines the class, which need not be the module that offers it
+        source = inspect.getsource(sys.modules[chosen.__module__])
 
     async def opened(seed: int) -> HarnessSession:
         try:

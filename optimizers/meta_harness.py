@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from harness_sdk.check import behaviour
 from harness_sdk.loader import HarnessLoadError, LoadedHarness, load_source
 from harness_sdk.policies.base import Policy
 from harness_sdk.rollout import RolloutConfig, jobs_for, rollout
@@ -21,10 +22,13 @@ from optimizers.proposer import Proposal
 from whale_env.core import EnvHandle
 from whale_env.types import Task
 
+CHECKED = 3
+"""Search tasks on which a candidate's behaviour is checked before any model call."""
+
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A proposal that passed the validator."""
+    """A proposal that passed the validator and the behaviour checks."""
 
     proposal: Proposal
     harness: LoadedHarness
@@ -34,14 +38,23 @@ class Candidate:
 class Rejected:
     """A proposal that did not."""
 
-    name: str
+    proposal: Proposal
     why: str
 
 
-def admit(
-    proposals: Sequence[Proposal], archive: Archive, env: str, *, allow_uncaged: bool = False
+async def admit(
+    proposals: Sequence[Proposal], archive: Archive, env: EnvHandle, tasks: Sequence[Task], *, allow_uncaged: bool
 ) -> tuple[list[Candidate], list[Rejected]]:
-    """Validates proposals and drops those the archive holds already.
+    """Validates proposals, drops those the archive holds already, and plays the rest against scripted policies.
+
+    Nothing here costs a model call.
+
+    Args:
+        proposals: What a proposer wrote.
+        archive: Harnesses that need no second trial.
+        env: The environment.
+        tasks: Search tasks; the first few are played.
+        allow_uncaged: Whether candidates may run without a cage where the kernel has none.
 
     Returns:
         Candidates and rejects; every proposal is in exactly one of the two.
@@ -51,15 +64,19 @@ def admit(
     rejected: list[Rejected] = []
     for proposal in proposals:
         try:
-            harness = load_source(proposal.source, env=env, allow_uncaged=allow_uncaged)
+            harness = load_source(proposal.source, env=env.prototype.domain.spec.name, allow_uncaged=allow_uncaged)
         except HarnessLoadError as error:
-            rejected.append(Rejected(proposal.name, str(error)))
+            rejected.append(Rejected(proposal, str(error)))
             continue
         if harness.id in seen:
-            rejected.append(Rejected(proposal.name, f"the archive holds this source already ({harness.id})"))
+            rejected.append(Rejected(proposal, f"the archive holds this source already ({harness.id})"))
             continue
         seen.add(harness.id)
-        candidates.append(Candidate(proposal, harness))
+        played = await behaviour(harness, env, tasks[:CHECKED])
+        if played.ok:
+            candidates.append(Candidate(proposal, harness))
+        else:
+            rejected.append(Rejected(proposal, str(played)))
     return candidates, rejected
 
 

@@ -13,11 +13,15 @@ import os
 import platform
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+
+from harness_sdk.sandbox import confinement
 
 JOURNAL = "journal.jsonl"
 LEDGER = "ledger.jsonl"
@@ -92,7 +96,14 @@ class RunDir:
         """
         with self.guarded():
             sizes = {str(p.relative_to(self.path)): p.stat().st_size for p in self.path.rglob("*.jsonl")}
-            line = {"key": key, "time": time.time(), "seconds": seconds, "result": result, "sizes": sizes}
+            line = {
+                "key": key,
+                "time": time.time(),
+                "seconds": seconds,
+                "peak_mb": peak_mb(),
+                "result": result,
+                "sizes": sizes,
+            }
             record: dict[str, Any] = json.loads(json.dumps(line))
             self._append(JOURNAL, record, sync=True)
         self._done[key] = record
@@ -185,6 +196,16 @@ class RunDir:
                     file.truncate(sizes.get(name, 0))
 
 
+def peak_mb() -> int:
+    """Returns the most memory this process has held so far, in MB (0 where the system does not tell)."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return 0
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak // 1_000_000 if sys.platform == "darwin" else peak * 1024 // 1_000_000
+
+
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
     """Reads a JSONL log; a torn last line is left out.
 
@@ -224,4 +245,5 @@ def _environment() -> dict[str, Any]:
         "cpus": os.cpu_count(),
         "versions": versions,
         "commit": git.stdout.strip() or None,
+        "confinement": asdict(confinement()),  # where it is not available, candidates ran uncaged or not at all
     }

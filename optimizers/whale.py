@@ -22,7 +22,9 @@ from typing import Any
 from harness_sdk.loader import LoadedHarness, load, load_source
 from harness_sdk.policies.base import Sampling
 from harness_sdk.policies.transformers import TransformersPolicy
+from harness_sdk.randomness import derive_seed
 from harness_sdk.rollout import RolloutConfig
+from harness_sdk.sandbox import confinement
 from harness_sdk.trajectory import Trajectory
 from optimizers import meta_harness, rsft
 from optimizers.archive import Archive, Entry, HarnessScore
@@ -110,6 +112,7 @@ class Run:
             "selected": best,
             "harness": self.harness.id,
             "weights_version": self.version,
+            "caged": confinement().available,
             "spent": self._ledger.totals(),
             "seconds": self.run.seconds(),
         }
@@ -200,7 +203,7 @@ class Run:
             incumbent=self.harness.id,
             weights_version=self.version,
             count=self.config.search.candidates,
-            seed=self._seed(phase, iteration),
+            seed=derive_seed(self.config.seed, "proposals", phase.cycle, iteration),
         )
         proposed = await self._proposer.propose(brief)
         self._ledger.proposer(phase.name, proposed.cost)
@@ -209,9 +212,10 @@ class Run:
     async def _iteration(self, phase: Phase, iteration: int, proposals: list[Proposal], label: str) -> dict[str, Any]:
         self.display.unit(label)
         config = self.config.search
-        name = self._env.prototype.domain.spec.name
-        candidates, rejected = meta_harness.admit(proposals, self._archive, name, allow_uncaged=config.allow_uncaged)
-        lines = [f"rejected {item.name}: {item.why}" for item in rejected]
+        candidates, rejected = await meta_harness.admit(
+            proposals, self._archive, self._env, self._search, allow_uncaged=config.allow_uncaged
+        )
+        lines = [f"rejected {item.proposal.name}: {item.why}" for item in rejected]
         harnesses = [candidate.harness for candidate in candidates] if iteration > 1 else [self.harness]
         scored, cost = await meta_harness.score(
             harnesses,
@@ -326,9 +330,6 @@ class Run:
             concurrency=agent.concurrency,
         )
 
-    def _seed(self, phase: Phase, iteration: int) -> int:
-        return self.config.seed * 1_000_003 + phase.cycle * 1_009 + iteration
-
     def _keep(self, name: str, trajectories: Sequence[Trajectory]) -> None:
         for trajectory in trajectories:
             self.run.append(f"trajectories/{name}.jsonl", trajectory.to_json())
@@ -382,6 +383,12 @@ def start(config: RunConfig, env: EnvHandle, out: Path, *, resume: bool) -> dict
     from optimizers.offline_proposer import OfflineProposer
     from optimizers.trainer import TrainerConfig
 
+    searches = any(phase.kind == "harness" for phase in phases(config.method, config.schedule.cycles))
+    if searches and not confinement().available and not config.search.allow_uncaged:
+        raise ValueError(
+            f"proposed harnesses cannot be caged here: {confinement().why}. "
+            "Give --search.allow-uncaged to run them all the same; the run's record will say so"
+        )
     h0 = load(config.harness or _baseline(env), env=env.prototype.domain.spec.name)
     source = models.resolve(config.model)
     run = RunDir.open(out, asdict(config), resume=resume)

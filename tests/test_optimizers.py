@@ -255,10 +255,41 @@ def test_bad_proposals_cost_themselves_only(tmp_path: Path) -> None:
     two = GOOD + "\n\nclass Other(Harness):\n    pass\n"
     bad = ["", "nonsense(", two, "import os\n" + GOOD, "x = 1", "#" * 10_000_000]
     rounds = ScriptedProposer([[*bad, GOOD, GOOD]])
-    proposed = asyncio.run(rounds.propose(Brief("chess", (), (), archive, "h0", 0, 3, 0))).candidates
-    candidates, rejected = meta_harness.admit(proposed, archive, "chess")
+    env = EnvHandle("riddles/Riddles-v0", {}).sealed()
+    proposed = asyncio.run(rounds.propose(Brief("riddles", (), (), archive, "h0", 0, 3, 0))).candidates
+    admitted = meta_harness.admit(proposed, archive, env, env.tasks("search"), allow_uncaged=False)
+    candidates, rejected = asyncio.run(admitted)
     assert [c.harness.name for c in candidates] == ["Good"] and len(rejected) == len(bad) + 1
     assert all(item.why for item in rejected) and "already" in rejected[-1].why
+
+
+ANSWERS = """from harness_sdk import Harness, ToolCall
+
+
+class Answers(Harness):
+    def parse(self, completion, episode):
+        return [ToolCall("answer", {"text": "2"})]
+"""
+
+FORGETS = """from harness_sdk import Harness
+
+
+class Forgets(Harness):
+    def pack(self, episode):
+        return [{"role": "user", "content": episode.turns[0].completion.text}]
+"""
+
+
+@pytest.mark.parametrize(("source", "finding"), [(ANSWERS, "violation"), (FORGETS, "hook-error")])
+def test_candidates_that_misbehave_are_turned_away_before_any_model_call(
+    tmp_path: Path, source: str, finding: str
+) -> None:
+    archive = Archive(RunDir.open(tmp_path / "run", {}, resume=False))
+    env = EnvHandle("riddles/Riddles-v0", {}).sealed()
+    proposal = Proposal("bad", source, "h0", "parsing", "")
+    admitted = meta_harness.admit([proposal], archive, env, env.tasks("search"), allow_uncaged=False)
+    candidates, rejected = asyncio.run(admitted)
+    assert not candidates and f"[{finding}]" in rejected[0].why
 
 
 def test_candidates_are_scored_on_the_same_tasks_with_the_same_seeds() -> None:

@@ -1,8 +1,4 @@
-"""Question answering: the plain starting harness and a strong hand-written one.
-
-`SearchQAH0` follows the paper's: one passage of 200 tokens, two turns, a minimal prompt. `SearchQAStrong` searches
-before the model may answer, merges passages without repetition, shows which titles were seen, and gives examples.
-"""
+"""Question answering, hand-written: forced search, merged passages, titles seen, examples."""
 
 from __future__ import annotations
 
@@ -14,27 +10,6 @@ from harness_sdk.toolcalls import parse
 
 WORDS = 150
 """Words of a passage that come to about 200 tokens."""
-
-
-class SearchQAH0(Harness):
-    """One search, one passage, one answer."""
-
-    instructions = "Search with <search>words</search>. Answer with <answer>a name, a number or a phrase</answer>."
-    max_turns = 2
-    max_failures = 2
-    max_tokens_per_turn = 4096
-    stop_strings = ("</search>", "</answer>")
-
-    def tools(self, env_tools: Sequence[ToolSpec]) -> list[ToolSchema]:
-        """Shows no native tools: the prompt explains the tags."""
-        return []
-
-    def act(self, call: ToolCall, env: Tools) -> str:
-        """Searches for a single passage and cuts it."""
-        if call.name != "search":
-            return env.step(call).text
-        result = env.step(ToolCall("search", {"query": call.arguments["query"], "k": 1}))
-        return result.text if result.error is not None else " ".join(result.text.split()[:WORDS])
 
 
 class SearchQAStrong(Harness):
