@@ -130,6 +130,20 @@ class RunConfig:
     agent: AgentConfig = field(default_factory=AgentConfig)
 
 
+_EASY = {
+    "chess": ('{"tiers": ["1", "2"]}', 3, 256),
+    "math": ('{"tiers": ["1"]}', 3, 160),
+    "searchqa": ('{"hops": 1}', 3, 160),
+}
+_EASY_ANY = ("{}", 3, 256)
+"""Per domain what a model of 135 million parameters can begin on: environment, model calls, sampled tokens."""
+
+
+def _domain(env: str) -> str:
+    """Returns ``chess`` for ``chess`` and ``whale/Chess-v0``, and so on."""
+    return env.removeprefix("whale/").removesuffix("-v0").lower()
+
+
 def preset(name: Preset, env: str) -> RunConfig:
     """Returns a preset for an environment.
 
@@ -137,12 +151,13 @@ def preset(name: Preset, env: str) -> RunConfig:
         name: Which one.
         env: Name of the environment; chess has settings of its own.
     """
-    chess = env in ("chess", "whale/Chess-v0")
+    domain = _domain(env)
+    chess = domain == "chess"
     match name:
         case "smoke":
             return RunConfig(
                 env=env,
-                env_args='{"tiers": ["1"]}' if chess else "{}",
+                env_args='{"tiers": ["1"]}' if chess else _EASY.get(domain, _EASY_ANY)[0],
                 train_tasks=8,
                 weights=WeightsConfig(epochs=0.5, prompts=2, samples=4, lr=3e-5),
                 search=HarnessConfig(iterations=3, candidates=2, examples=4, samples=2),
@@ -151,15 +166,16 @@ def preset(name: Preset, env: str) -> RunConfig:
                 agent=AgentConfig(max_turns=2, max_tokens=64, max_prompt_tokens=2048, concurrency=128),
             )
         case "laptop":
+            easy, max_turns, max_tokens = _EASY.get(domain, _EASY_ANY)
             return RunConfig(
                 env=env,
-                env_args='{"tiers": ["1", "2"]}' if chess else "{}",
+                env_args=easy,
                 train_tasks=96,
                 weights=WeightsConfig(epochs=0.5, prompts=8, samples=8, lr=3e-5, micro_tokens=1024),
                 search=HarnessConfig(iterations=6, candidates=3, examples=24, samples=2),
                 schedule=ScheduleConfig(cycles=2),
                 evaluation=EvaluationConfig(tasks=32, k=8),
-                agent=AgentConfig(max_turns=3, max_tokens=256, max_prompt_tokens=4096, concurrency=128),
+                agent=AgentConfig(max_turns=max_turns, max_tokens=max_tokens, max_prompt_tokens=4096, concurrency=64),
             )
         case "paper":
             limit = 16384 if chess else 8192

@@ -16,7 +16,8 @@ from harness_sdk.randomness import derive_seed
 from optimizers.archive import Entry, HarnessScore
 from optimizers.ledger import ProposerCost
 from optimizers.proposer import Brief, Proposal, Proposed
-from optimizers.recipes import Facts, Recipe, render
+from optimizers.recipes import Facts, Recipe
+from optimizers.templates import render
 
 STAGES: Mapping[str, float] = {"wrong": 0.3, "illegal": 0.03, "budget": 0.03}
 """How far a failed rollout came: valid but wrong, read but invalid. Unread is 0, solved is 1."""
@@ -43,9 +44,11 @@ class Mechanism:
 
 def mechanisms(facts: Facts) -> list[Mechanism]:
     """Returns the mechanisms that a domain of these shapes allows."""
-    title = (facts.choices or "").replace("_", " ")
-    enough = max(8, facts.longest * 2)
-    found = [
+    return [*_for_all(facts), *(_for_choices(facts) if facts.choices else _for_values(facts)), *_for_informing(facts)]
+
+
+def _for_all(facts: Facts) -> list[Mechanism]:
+    return [
         Mechanism(
             "OpenTag",
             "prompt",
@@ -64,8 +67,10 @@ def mechanisms(facts: Facts) -> list[Mechanism]:
             "MoreRetries",
             "budget",
             "Failures to write a usable action are partly chance; more tries let more rollouts reach a verdict.",
-            {"format": 0.2, "truncated": 0.2, "illegal": 0.3},
-            lambda r, f: replace(r, max_failures=r.max_failures + 2) if r.max_failures < 6 else None,
+            {"format": 0.2, "truncated": 0.2, "illegal": 0.3, "budget": 0.2},
+            lambda r, f: (
+                replace(r, max_failures=r.max_failures + 2, max_turns=r.max_turns + 2) if r.max_failures < 6 else None
+            ),
         ),
         Mechanism(
             "NoSystem",
@@ -75,52 +80,128 @@ def mechanisms(facts: Facts) -> list[Mechanism]:
             lambda r, f: replace(r, system=""),
         ),
     ]
-    if facts.choices:
-        found += [
+
+
+def _for_choices(facts: Facts) -> list[Mechanism]:
+    """What helps where an observation lists what can be chosen."""
+    title = (facts.choices or "").replace("_", " ")
+    enough = max(8, facts.longest * 2)
+    found = [
+        Mechanism(
+            "ReadChoices",
+            "parsing",
+            f"Replies that name one of the {title} without the tag are unread; take it wherever it stands.",
+            {"format": 1.0, "truncated": 1.0},
+            lambda r, f: replace(r, reading="choices", opened=False),
+        ),
+        Mechanism(
+            "AskForChoice",
+            "prompt",
+            f"The model copies the format example instead of choosing; ask for one of the {title} directly.",
+            {"format": 0.9, "truncated": 0.9, "illegal": 1.0, "wrong": 0.5},
+            lambda r, f: replace(r, instructions=f"Answer with the best of the {title}.\nBest:"),
+        ),
+        _short_replies(enough, 0.5),
+    ]
+    for notation in facts.notations:
+        found.append(
             Mechanism(
-                "ReadChoices",
-                "parsing",
-                f"Replies that name one of the {title} without the tag are unread; take it wherever it stands.",
-                {"format": 1.0, "truncated": 1.0},
-                lambda r, f: replace(r, reading="choices", opened=False),
-            ),
-            Mechanism(
-                "AskForChoice",
-                "prompt",
-                f"The model copies the format example instead of choosing; ask for one of the {title} directly.",
-                {"format": 0.9, "truncated": 0.9, "illegal": 1.0, "wrong": 0.5},
-                lambda r, f: replace(r, instructions=f"Answer with the best of the {title}.\nBest:"),
-            ),
-            Mechanism(
-                "ShortReplies",
-                "budget",
-                f"A choice takes a few tokens; stopping at {enough} leaves no room to wander and saves sampling.",
-                {"truncated": 0.5},
-                lambda r, f: replace(r, max_tokens_per_turn=enough) if r.max_tokens_per_turn > enough else None,
-            ),
-        ]
-        for notation in facts.notations:
-            found.append(
-                Mechanism(
-                    f"List{notation.title()}",
-                    "observation",
-                    f"The full observation buries the {title}; show short facts and one list of them ({notation}).",
-                    {"format": 0.9, "truncated": 0.9, "illegal": 1.0, "wrong": 0.8},
-                    lambda r, f, notation=notation: replace(r, view=notation),  # type: ignore[misc]
-                )
+                f"List{notation.title()}",
+                "observation",
+                f"The full observation buries the {title}; show short facts and one list of them ({notation}).",
+                {"format": 0.9, "truncated": 0.9, "illegal": 1.0, "wrong": 0.8},
+                lambda r, f, notation=notation: replace(r, view=notation),  # type: ignore[misc]
             )
-        if facts.marked:
-            found.append(
-                Mechanism(
-                    "MarkedFirst",
-                    "ordering",
-                    f"Some {title} carry a mark in {facts.marked} that few others do; what is rare tells more, and "
-                    "small models pick early: list that notation, rare marks first.",
-                    {"format": 0.85, "truncated": 0.85, "wrong": 1.0, "illegal": 1.0},
-                    lambda r, f: replace(r, view=f.marked, order="marked"),
-                )
+        )
+    if facts.marked:
+        found.append(
+            Mechanism(
+                "MarkedFirst",
+                "ordering",
+                f"Some {title} carry a mark in {facts.marked} that few others do; what is rare tells more, and "
+                "small models pick early: list that notation, rare marks first.",
+                {"format": 0.85, "truncated": 0.85, "wrong": 1.0, "illegal": 1.0},
+                lambda r, f: replace(r, view=f.marked, order="marked"),
             )
+        )
     return found
+
+
+def _for_values(facts: Facts) -> list[Mechanism]:
+    """What helps where the model has to come up with a value: a number or a phrase."""
+    form = f"{facts.form[0]}…{facts.form[1]}" if any(facts.form) else f"<{facts.tool}>…</{facts.tool}>"
+    found = [
+        Mechanism(
+            "WorkedExamples",
+            "prompt",
+            f"The model does not know what {form} is for; show two worked examples, of things that no task is about.",
+            {"format": 1.0, "truncated": 1.0, "budget": 0.8, "wrong": 0.4},
+            lambda r, f: replace(r, examples=2),
+        ),
+        Mechanism(
+            "AskPlainly",
+            "prompt",
+            "Instructions about tags confuse a small model; ask for the answer in a few plain words.",
+            {"format": 0.7, "truncated": 0.7, "budget": 0.5, "wrong": 0.3},
+            lambda r, f: replace(r, instructions="Answer briefly.\nAnswer:", system=""),
+        ),
+        Mechanism(
+            "ReadLine",
+            "parsing",
+            f"Replies that give the {facts.tool} without the tag are unread; take the first line of the reply.",
+            {"format": 0.9, "truncated": 0.7},
+            lambda r, f: replace(r, reading="line", opened=False),
+        ),
+        _short_replies(48, 0.3),
+    ]
+    if facts.numeric:
+        found.append(
+            Mechanism(
+                "ReadNumber",
+                "parsing",
+                f"Replies that give the result without {form} are unread; take the last number of the reply.",
+                {"format": 1.0, "truncated": 0.9},
+                lambda r, f: replace(r, reading="number", opened=False),
+            )
+        )
+    return found
+
+
+def _for_informing(facts: Facts) -> list[Mechanism]:
+    """What helps where tools inform: the harness asks one with the observation's own words."""
+    found = []
+    for tool in facts.informing:
+        found.append(
+            Mechanism(
+                f"{tool.title()}First",
+                "tools",
+                f"The model answers from memory or never calls {tool} rightly; call {tool} with the observation's own "
+                "words before a reply counts, and show what it gives above the question.",
+                {"format": 0.7, "truncated": 0.6, "budget": 0.9, "wrong": 0.9},
+                lambda r, f, tool=tool: replace(r, inform=tool),  # type: ignore[misc]
+            )
+        )
+    for tool in facts.counts:
+        found.append(
+            Mechanism(
+                f"One{tool.title()}Result",
+                "observation",
+                f"Several results of {tool} bury the one that matters; ask for one.",
+                {"wrong": 0.6, "format": 0.3},
+                lambda r, f, tool=tool: replace(r, few=True) if r.inform == tool else None,  # type: ignore[misc]
+            )
+        )
+    return found
+
+
+def _short_replies(enough: int, weight: float) -> Mechanism:
+    return Mechanism(
+        "ShortReplies",
+        "budget",
+        f"What is asked for takes a few tokens; stopping at {enough} leaves no room to wander and saves sampling.",
+        {"truncated": weight, "format": weight / 2},
+        lambda r, f: replace(r, max_tokens_per_turn=enough) if r.max_tokens_per_turn > enough else None,
+    )
 
 
 class OfflineProposer:

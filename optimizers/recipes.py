@@ -1,16 +1,18 @@
-"""Recipes: harnesses as a few independent decisions, and the source text that a recipe stands for.
+"""Recipes: harnesses as a few independent decisions, and the shapes of a domain that decide what applies.
 
 The offline proposer thinks in recipes and hands out source. A recipe knows nothing of any domain: it sees the names
-and shapes of an observation's data and the tools, and writes an ordinary, readable `Harness` subclass.
+and shapes of an observation's data and the tools. The source text that it stands for is written by
+`optimizers.templates`.
 """
 
 from __future__ import annotations
 
 import ast
 import contextlib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from textwrap import indent
+from statistics import fmean
 from typing import Any, Literal
 
 from whale_env.types import Observation, ToolSpec
@@ -26,6 +28,10 @@ class Facts:
     Attributes:
         tool: Name of the committing tool.
         argument: Its string argument.
+        form: What stands before and after the value in the argument, read off the example in its schema.
+        numeric: Whether observations are mostly about numbers.
+        informing: Tools that only inform and take one text: name → that argument.
+        counts: Informing tools that can be told how much to give: name → that argument.
         choices: Name of the data field that lists what can be chosen, or None.
         notations: Keys under which each choice is written.
         longest: Characters of the longest choice.
@@ -35,6 +41,10 @@ class Facts:
 
     tool: str
     argument: str
+    form: tuple[str, str] = ("", "")
+    numeric: bool = False
+    informing: Mapping[str, str] = field(default_factory=dict)
+    counts: Mapping[str, str] = field(default_factory=dict)
     choices: str | None = None
     notations: tuple[str, ...] = ()
     longest: int = 0
@@ -57,14 +67,23 @@ class Facts:
             keys = [_notations(value) for value in values]
             if all(keys):
                 found[name] = tuple(sorted(set.intersection(*map(set, keys)), key=keys[0].index))
+        known = {
+            "tool": tool.name,
+            "argument": argument,
+            "form": _form(properties.get(argument, {})),
+            "numeric": bool(observations) and fmean(bool(re.search(r"\d", o.text)) for o in observations) > 0.5,
+            "informing": {t.name: text for t in tools if not t.commits and (text := _text_argument(t))},
+            "counts": {t.name: count for t in tools if not t.commits and (count := _count_argument(t))},
+            "facts": tuple(facts),
+        }
         if not found:
-            return cls(tool.name, argument, facts=tuple(facts))
+            return cls(**known)
         choices = max(found, key=lambda name: sum(len(o.data[name]) for o in observations))
         items = [item for o in observations for item in o.data[choices]]
         longest = max(len(item[key]) for item in items for key in found[choices])
         marks = {key: sum(not item[key].isalnum() for item in items) for key in found[choices]}
         marked = max(marks, key=lambda key: marks[key]) if any(marks.values()) else ""
-        return cls(tool.name, argument, choices, found[choices], longest, marked, tuple(facts))
+        return cls(**known, choices=choices, notations=found[choices], longest=longest, marked=marked)
 
 
 def _notations(value: Any) -> list[str]:
@@ -77,6 +96,27 @@ def _notations(value: Any) -> list[str]:
     ]
 
 
+def _form(schema: Mapping[str, Any]) -> tuple[str, str]:
+    """Returns what surrounds the value in a schema's example: an example of one word has no form."""
+    example = next((text for text in schema.get("examples", ()) if isinstance(text, str)), "")
+    around = re.fullmatch(r"(.*\W)\w+(\W*)", example, re.DOTALL)
+    return (around[1], around[2]) if around else ("", "")
+
+
+def _text_argument(tool: ToolSpec) -> str:
+    """Returns a tool's only required argument, if that is a text."""
+    parameters: Any = tool.parameters
+    required = list(parameters.get("required", ()))
+    properties = parameters.get("properties", {})
+    return required[0] if len(required) == 1 and properties.get(required[0], {}).get("type") == "string" else ""
+
+
+def _count_argument(tool: ToolSpec) -> str:
+    """Returns a tool's first whole-number argument."""
+    properties: Any = tool.parameters.get("properties", {})
+    return next((name for name, schema in properties.items() if schema.get("type") == "integer"), "")
+
+
 @dataclass(frozen=True, slots=True)
 class Recipe:
     """The decisions behind one harness.
@@ -86,21 +126,29 @@ class Recipe:
         instructions: What stands after the observation.
         view: ``full`` shows the observation's text; otherwise the notation in which choices are listed.
         order: ``given``, or ``marked``: choices with a rare mark first.
-        reading: ``tags``, or ``choices``: also a choice as a bare word, in any notation.
-        opened: Whether the reply is begun for the model, with the opening tag.
+        reading: What counts as an action besides tags: nothing (``tags``), a listed choice as a bare word
+            (``choices``), the last number (``number``), the first line (``line``).
+        opened: Whether the reply is begun for the model, with the opening tag and form.
         retry: ``explain`` shows the failed reply and what was wrong; ``fresh`` asks again as if for the first time.
+        inform: The informing tool that is asked with the observation's own words before a reply counts, or "".
+        few: Whether that tool is asked for one result instead of as many as it gives.
+        examples: How many worked examples come first.
         max_turns: Model calls.
         max_failures: Failures allowed.
         max_tokens_per_turn: Sampled tokens in a call.
+        mechanisms: Names of what made the recipe, in order.
     """
 
     system: str = ""
     instructions: str = ""
     view: str = "full"
     order: Literal["given", "marked"] = "given"
-    reading: Literal["tags", "choices"] = "tags"
+    reading: Literal["tags", "choices", "number", "line"] = "tags"
     opened: bool = False
     retry: Literal["explain", "fresh"] = "explain"
+    inform: str = ""
+    few: bool = False
+    examples: int = 0
     max_turns: int = 16
     max_failures: int = 2
     max_tokens_per_turn: int = 64
@@ -123,13 +171,7 @@ class Recipe:
             source: Source of any harness.
         """
         values: dict[str, Any] = {}
-        wanted = set(cls.__dataclass_fields__) & {
-            "system",
-            "instructions",
-            "max_turns",
-            "max_failures",
-            "max_tokens_per_turn",
-        }
+        wanted = {"system", "instructions", "max_turns", "max_failures", "max_tokens_per_turn"}
         classes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ClassDef)]
         for node in classes[:1]:
             for statement in node.body:
@@ -140,145 +182,3 @@ class Recipe:
                     with contextlib.suppress(ValueError):
                         values[name] = ast.literal_eval(statement.value)
         return cls(**values)
-
-
-def render(recipe: Recipe, facts: Facts, class_name: str, docstring: str) -> str:
-    """Writes the source of the harness that a recipe stands for.
-
-    Args:
-        recipe: The decisions.
-        facts: The domain's shapes.
-        class_name: Name of the class.
-        docstring: What it tries and why.
-
-    Returns:
-        A complete module with one `harness_sdk.Harness` subclass.
-    """
-    short, marked, by_choice = recipe.view != "full", recipe.order == "marked", recipe.reading == "choices"
-    attributes = {
-        "system": recipe.system,
-        "instructions": recipe.instructions,
-        "max_turns": recipe.max_turns,
-        "max_failures": recipe.max_failures,
-        "max_tokens_per_turn": recipe.max_tokens_per_turn,
-    }
-    if not by_choice or recipe.opened:
-        attributes["stop_strings"] = (f"</{facts.tool}>",)
-    methods = [_TOOLS, _PACK_OPENED if recipe.opened else _PACK]
-    methods.append(_SHOW_CHOICES if short else _SHOW_ALL)
-    methods += [_MARKED_FIRST] if short and marked else []
-    methods += [_PARSE_CHOICES, _BARE] if by_choice else [_PARSE_OPENED] if recipe.opened else []
-    methods.append(_RECOVER)
-    methods.append(_FAILED_TURNS if recipe.retry == "explain" else _NO_FAILED_TURNS)
-    listing = f'item["{recipe.view}"] for item in data["{facts.choices}"]'
-    fill = {
-        "@TOOL@": facts.tool,
-        "@ARGUMENT@": facts.argument,
-        "@CHOICES@": facts.choices or "",
-        "@TITLE@": (facts.choices or "").replace("_", " "),
-        "@FACTS@": "".join(f"{name.replace('_', ' ')}: {{data['{name}']}}\\n" for name in facts.facts),
-        "@LIST@": f"self.marked_first([{listing}])" if marked else f"[{listing}]",
-        "@NOTATIONS@": repr(facts.notations),
-        "@FIRST@": facts.notations[0] if facts.notations else "",
-    }
-    text = "\n\n".join(indent(method.strip(), "    ") for method in methods)
-    for mark, value in fill.items():
-        text = text.replace(mark, value)
-    names = ["Episode", "Harness", "Message", "ParseFailure", "ToolSchema", "ToolSpec", "Turn"]
-    names += ["Completion", "ToolCall"] if by_choice or recipe.opened else []
-    lines = [f'"""{docstring}"""', ""]
-    lines += ["import re"] if by_choice else []
-    lines += ["from collections import Counter"] if short and marked else []
-    lines += [""] if by_choice or (short and marked) else []
-    lines += [f"from harness_sdk import {', '.join(sorted(names))}", "", ""]
-    lines += [f"class {class_name}(Harness):", f'    """{docstring.splitlines()[0]}"""', ""]
-    lines += [f"    {name} = {value!r}" for name, value in attributes.items()]
-    return "\n".join([*lines, "", text]) + "\n"
-
-
-_TOOLS = r"""
-def tools(self, env_tools: list[ToolSpec]) -> list[ToolSchema]:
-    return []
-"""
-
-_PACK = r"""
-def pack(self, episode: Episode) -> list[Message]:
-    messages: list[Message] = [{"role": "system", "content": self.system}] if self.system else []
-    messages.append({"role": "user", "content": f"{self.show(episode)}\n\n{self.instructions}".strip()})
-    for turn in self.failed_turns(episode):
-        messages.append({"role": "assistant", "content": turn.completion.text})
-        messages.append({"role": "user", "content": turn.feedback or self.instructions})
-    return messages
-"""
-
-_PACK_OPENED = _PACK.replace(
-    "    return messages",
-    """    # The reply begins inside the tag; the model only has to fill it in.
-    messages.append({"role": "assistant", "content": "<@TOOL@>"})
-    return messages""",
-)
-
-_SHOW_ALL = r"""
-def show(self, episode: Episode) -> str:
-    return episode.observation.text
-"""
-
-_SHOW_CHOICES = r"""
-def show(self, episode: Episode) -> str:
-    data = episode.observation.data
-    choices = " ".join(@LIST@)
-    return f"@FACTS@@TITLE@: {choices}"
-"""
-
-_MARKED_FIRST = r"""
-def marked_first(self, choices: list[str]) -> list[str]:
-    # A mark is what a choice carries besides letters and digits. The rarer a mark, the more it tells.
-    marks = ["".join(c for c in choice if not c.isalnum()) for choice in choices]
-    count = Counter(marks)
-    ranked = sorted((mark == "", count[mark], choice) for mark, choice in zip(marks, choices))
-    return [choice for _, _, choice in ranked]
-"""
-
-_PARSE_CHOICES = r"""
-def parse(self, completion: Completion, episode: Episode) -> list[ToolCall] | ParseFailure:
-    known = {}
-    for item in episode.observation.data["@CHOICES@"]:
-        for notation in @NOTATIONS@:
-            known[self.bare(item[notation])] = item["@FIRST@"]
-    for word in re.findall(r"[\w=+#-]+", completion.text):
-        if self.bare(word) in known:
-            return [ToolCall("@TOOL@", {"@ARGUMENT@": known[self.bare(word)]})]
-    return ParseFailure("the reply names none of the choices")
-"""
-
-_BARE = r"""
-def bare(self, word: str) -> str:
-    return re.sub(r"^\W+|\W+$", "", word)
-"""
-
-_PARSE_OPENED = r"""
-def parse(self, completion: Completion, episode: Episode) -> list[ToolCall] | ParseFailure:
-    text = completion.text.split("</@TOOL@>")[0].strip()
-    if not text or "\n" in text:
-        return ParseFailure("the tag does not hold a single line")
-    return [ToolCall("@TOOL@", {"@ARGUMENT@": text})]
-"""
-
-_RECOVER = r"""
-def recover(self, failure: ParseFailure, episode: Episode) -> str | None:
-    return f"That cannot be used: {failure.reason}. {self.instructions}".strip()
-"""
-
-_FAILED_TURNS = r"""
-def failed_turns(self, episode: Episode) -> list[Turn]:
-    failed: list[Turn] = []
-    for turn in episode.turns:
-        failed = [] if turn.failure is None else [*failed, turn]
-    return failed
-"""
-
-_NO_FAILED_TURNS = r"""
-def failed_turns(self, episode: Episode) -> list[Turn]:
-    # A small model repeats what it reads, its own mistakes too: each try begins from a clean prompt.
-    return []
-"""

@@ -128,9 +128,17 @@ def learn(trajectories: Sequence[Trajectory], update: WeightUpdate, config: Weig
 
     Returns:
         What happened. With nothing accepted there is no update; the step counts all the same.
+
+    Raises:
+        ValueError: The policy gave text without its token ids.
     """
     known = [t.reward for t in trajectories if t.reward is not None]
     accepted = [t for t in trajectories if t.reward == 1.0]
+    if any(not call.token_ids for t in accepted for call in t.calls):
+        raise ValueError(
+            "this policy gives no token ids, and training uses exact ids only; use TransformersPolicy, VLLMPolicy, or "
+            "OpenAIPolicy with a server that returns token ids"
+        )
     stats: list[UpdateStats] = []
     for epoch in range(config.sft_epochs):
         order = list(accepted)

@@ -20,11 +20,13 @@ from optimizers.archive import Archive, Entry, HarnessScore
 from optimizers.config import ScheduleConfig
 from optimizers.evaluate import interval, summary
 from optimizers.ledger import AgentCost, Ledger, ProposerCost
-from optimizers.offline_proposer import OfflineProposer, merit
+from optimizers.offline_proposer import OfflineProposer, mechanisms, merit
 from optimizers.proposer import Brief, Proposal, ScriptedProposer
-from optimizers.recipes import Facts, Recipe, render
+from optimizers.recipes import Facts, Recipe
 from optimizers.rundir import RunDir, RunDirError, read_lines
 from optimizers.schedule import harness_over, phases, weights_over
+from optimizers.templates import render
+from reference_harnesses import BASELINES
 from whale_env import handle
 from whale_env.core import EnvHandle
 
@@ -172,46 +174,61 @@ def test_intervals() -> None:
 
 def brief(tmp_path: Path, env: EnvHandle, failures: dict[str, int]) -> Brief:
     archive = Archive(RunDir.open(tmp_path / "run", {}, resume=False))
-    h0 = load("reference_harnesses.chess:ChessH0")
+    domain = env.prototype.domain.spec.name
+    h0 = load(BASELINES.get(domain, "harness_sdk.harness:Harness"))
     score = HarnessScore(0, 0.0, sum(failures.values()), 1.0, 1.0, failures)
     archive.add(Entry(h0.id, h0.name, None, "", "", 0, 0, {}, {0: score}), h0)
     shown = tuple(env.open(task, 0)[1] for task in env.tasks("search")[:4])
-    return Brief("chess", env.prototype.tools, shown, archive, h0.id, 0, 3, seed=1)
+    return Brief(domain, env.prototype.tools, shown, archive, h0.id, 0, 3, seed=1)
 
 
 def propose(given: Brief) -> tuple[Proposal, ...]:
     return asyncio.run(OfflineProposer().propose(given)).candidates
 
 
-def test_proposals_are_valid_seeded_new_and_play_soundly(tmp_path: Path) -> None:
-    env = handle("chess", {"tiers": ["1"]}).sealed()
+DOMAINS = {
+    "chess": {"tiers": ["1"]},
+    "math": {"tiers": ["1"]},
+    "searchqa": {"hops": 1},
+    "riddles/Riddles-v0": {},
+}
+
+
+@pytest.mark.parametrize("name", DOMAINS)
+def test_proposals_are_valid_seeded_new_and_play_soundly(tmp_path: Path, name: str) -> None:
+    env = handle(name, DOMAINS[name]).sealed()
+    domain = env.prototype.domain.spec.name
     given = brief(tmp_path, env, {"format": 30, "truncated": 34})
     first = propose(given)
     assert [p.source for p in first] == [p.source for p in propose(given)] and len(first) == 3
     seen = set()
     for round_ in range(6):  # until it runs dry, never the same source twice
         for proposal in propose(replace(given, seed=round_)):
-            report = validate(proposal.source, "chess")
+            report = validate(proposal.source, domain)
             assert report.ok, report
-            harness = load_source(proposal.source, env="chess")
+            harness = load_source(proposal.source, env=domain)
             assert harness.id not in seen and proposal.hypothesis and proposal.axis
             seen.add(harness.id)
             score = HarnessScore(0, 0.0, 64, 1.0, 1.0, {"wrong": 10 + round_, "format": 40})
-            entry = Entry(
-                harness.id,
-                proposal.name,
-                proposal.parent,
-                proposal.hypothesis,
-                proposal.axis,
-                1,
-                round_,
-                proposal.traits,
-                {0: score},
-            )
+            names = proposal.name, proposal.parent, proposal.hypothesis, proposal.axis
+            entry = Entry(harness.id, *names, 1, round_, proposal.traits, {0: score})
             given.archive.add(entry, harness)
             sound = asyncio.run(behaviour(harness, env, env.tasks("search")[:2]))
             assert sound.ok, f"{proposal.source}\n{sound}"
-    assert len(seen) >= 12
+    assert len(seen) >= 10
+
+
+@pytest.mark.parametrize("name", DOMAINS)
+def test_every_mechanism_alone_writes_a_sound_harness(name: str) -> None:
+    env = handle(name, DOMAINS[name]).sealed()
+    facts = Facts.of(env.prototype.tools, [env.open(task, 0)[1] for task in env.tasks("search")[:4]])
+    base = Recipe(system="Do well.", max_tokens_per_turn=4096)
+    for mechanism in mechanisms(facts):
+        recipe = mechanism.change(replace(base, inform=next(iter(facts.informing), "")), facts)
+        if recipe is not None:
+            harness = load_source(render(recipe, facts, mechanism.name, "Tried."), env=env.prototype.domain.spec.name)
+            sound = asyncio.run(behaviour(harness, env, env.tasks("search")[:1]))
+            assert sound.ok, f"{harness.source}\n{sound}"
 
 
 def test_the_diagnosis_decides_what_is_proposed(tmp_path: Path) -> None:

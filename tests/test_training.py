@@ -9,6 +9,7 @@ from dataclasses import replace
 import gymnasium as gym
 import pytest
 import torch
+from test_rollout import play
 from tiny import tiny_llama
 
 from harness_sdk import Completion, Episode, Harness, Message, ParseFailure, RolloutConfig, ToolCall
@@ -188,6 +189,11 @@ def test_saving_and_loading_goes_on_as_if_nothing_had_happened(tmp_path: object)
         assert torch.equal(weight, resumed.weights()[name])
 
 
+class Never:
+    def update(self, samples: Sequence[Sample]) -> None:
+        raise AssertionError("learnt from it")
+
+
 def test_unknown_rewards_and_failures_are_not_learnt_from() -> None:
     env = copying_env()
     model, tokenizer = tiny_llama()
@@ -195,10 +201,6 @@ def test_unknown_rewards_and_failures_are_not_learnt_from() -> None:
     run = RolloutConfig(sampling=Sampling(1.0, top_k=0))
     done = asyncio.run(collect(env, HARNESS, policy, env.tasks("train"), 1, run)).trajectories
     lost = [replace(t, score=Score(None, "env_error")) for t in done]
-
-    class Never:
-        def update(self, samples: Sequence[Sample]) -> None:
-            raise AssertionError("learnt from it")
 
     result = learn(lost, Never(), WeightsConfig(), 0)  # type: ignore[arg-type]
     assert (result.accepted, result.updates, result.loss, result.reward) == (0, 0, None, 0.0)
@@ -212,3 +214,10 @@ def test_no_prompt_comes_twice_within_an_epoch() -> None:
     assert all(sorted(epoch) == sorted(t.id for t in tasks) for epoch in epochs)
     assert epochs[0] != epochs[1] and PromptSampler(tasks, 3, seed=1).batch(4) == sampler.batch(4)
     assert [len(sampler.batch(s)) for s in range(2)] == [3, 1]
+
+
+def test_text_without_token_ids_is_never_trained_on() -> None:
+    solved = play(Harness, ["<answer>2</answer>"])[0]
+    solved = replace(solved, calls=tuple(replace(call, token_ids=(), logprobs=()) for call in solved.calls))
+    with pytest.raises(ValueError, match="exact ids only"):
+        learn([solved], Never(), WeightsConfig(), 0)  # type: ignore[arg-type]

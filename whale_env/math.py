@@ -30,7 +30,7 @@ ANSWER = ToolSpec(
     r"Gives the final answer. The result must stand in \boxed{}.",
     {
         "type": "object",
-        "properties": {"text": {"type": "string", "description": r"The answer, e.g. \boxed{42}."}},
+        "properties": {"text": {"type": "string", "description": "The answer.", "examples": [r"\boxed{42}"]}},
         "required": ["text"],
     },
     commits=True,
@@ -134,8 +134,14 @@ class MathSession:
         return Outcome(self.observe())
 
     def said(self, call: ToolCall, text: str) -> bool:
-        """Whether the text has the answer, case and white space aside."""
-        return said_verbatim(call, text)
+        r"""Whether the text has the answer, case and white space aside.
+
+        Of a text with a box only the box's content needs to be said: it alone is judged, and ``\boxed`` is form.
+        """
+        from whale_env.verifiers import boxed_answer
+
+        boxed = boxed_answer(str(call.arguments["text"]))
+        return said_verbatim(ToolCall("answer", {"text": boxed}) if boxed else call, text)
 
     def score(self) -> Score:
         """1 when the box of the committed answer equals the reference."""
