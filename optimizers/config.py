@@ -132,8 +132,8 @@ class RunConfig:
 
 _EASY = {
     "chess": ('{"tiers": ["1", "2"]}', 3, 256),
-    "math": ('{"tiers": ["1"]}', 3, 160),
-    "searchqa": ('{"hops": 1}', 3, 160),
+    "math": ('{"tiers": ["1"]}', 3, 128),
+    "searchqa": ('{"hops": 1}', 3, 96),
 }
 _EASY_ANY = ("{}", 3, 256)
 """Per domain what a model of 135 million parameters can begin on: environment, model calls, sampled tokens."""

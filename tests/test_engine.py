@@ -208,3 +208,38 @@ def test_unknown_dtypes_are_named() -> None:
 
     with pytest.raises(ValueError, match="unknown dtype 'float3'"):
         _dtype("float3", "cpu")
+
+
+def test_rows_join_and_leave_a_running_batch() -> None:
+    alone = run([Row(p, 4 + 5 * i, Sampling(), i) for i, p in enumerate(prompts())])
+    batch = Engine(MODEL, END, 10_000).start()
+    waiting = [Row(p, 4 + 5 * i, Sampling(), i) for i, p in enumerate(prompts())]
+    rows = list(waiting)
+    while waiting or batch.rows:
+        batch.add(waiting[:2])
+        waiting = waiting[2:]
+        for _ in range(3):
+            if batch.rows:
+                batch.step()
+    assert [row.ids for row in rows] == [row.ids for row in alone]
+
+
+def test_a_busy_policy_answers_as_an_idle_one() -> None:
+    """Requests that come while others are decoded join them; what each gets does not change."""
+    mine = policy()
+
+    def request(n: int) -> Request:
+        return Request([{"role": "user", "content": f"Move {n}?"}], max_tokens=3 + 7 * n, seed=n)
+
+    async def staggered() -> list[str]:
+        async def later(n: int) -> str:
+            for _ in range(3 * n):
+                await asyncio.sleep(0)
+            return (await mine.generate(request(n))).completion.text
+
+        return list(await asyncio.gather(*(later(n) for n in range(6))))
+
+    async def alone() -> list[str]:
+        return [(await mine.generate(request(n))).completion.text for n in range(6)]
+
+    assert asyncio.run(staggered()) == asyncio.run(alone())

@@ -2,9 +2,9 @@
 
 Rollouts of agents repeat themselves: G samples of one prompt, one system text over all prompts, a next turn that
 extends the last. So a prefix is computed once (`PrefixCache`), prompts are packed end to end without padding, and in
-decoding all rows of one prompt attend to one copy of its keys and values. Finished rows leave the batch. Plain
-`model.generate` repeats the prompt's cache for every sample and pads to the longest; ``python -m
-benchmarks.generation`` measures the difference.
+decoding all rows of one prompt attend to one copy of its keys and values. Rows leave a batch when they are done and
+others join it while the rest goes on. Plain `model.generate` repeats the prompt's cache for every sample and pads to
+the longest; ``python -m benchmarks.generation`` measures the difference.
 
 Works for models whose layers are all full softmax attention behind transformers' attention interface; others are
 refused here (serve those with vLLM). Text, chat templates and seeds are `harness_sdk.policies.transformers`.
@@ -29,6 +29,8 @@ from harness_sdk.policies.sampling import RowSampler
 ATTENTION = "whale_shared_prefix"
 PACK = 1024
 """Prompt tokens in one prefill pass."""
+GROWTH = 32
+"""Tokens by which the room for sampled states grows."""
 WORTH_SHARING = 16
 """Tokens that two prompts must share beyond what is cached for a pass of their own to pay."""
 
@@ -57,6 +59,11 @@ class Row:
     logprobs: list[float] = field(default_factory=list)
     ended: bool = False
 
+    @property
+    def done(self) -> bool:
+        """Whether nothing more is to be sampled."""
+        return self.ended or len(self.ids) >= self.max_tokens
+
 
 class Engine:
     """Generates for batches of rows."""
@@ -82,10 +89,11 @@ class Engine:
         self.end_ids = end_ids
         self.cache = PrefixCache(cache_tokens)
 
-    def start(self, rows: Sequence[Row]) -> Batch:
-        """Prefills the rows' prompts and begins a batch."""
-        with torch.inference_mode():
-            return Batch(self, rows)
+    def start(self, rows: Sequence[Row] = ()) -> Batch:
+        """Begins a batch; rows can be added at any time."""
+        batch = Batch(self)
+        batch.add(rows)
+        return batch
 
     def prefill(self, prompts: Sequence[tuple[int, ...]]) -> list[Tensor]:
         """Computes the states of some distinct prompts, all but each one's last token.
@@ -101,7 +109,7 @@ class Engine:
             length, pieces = self.cache.match(body)
             if length < len(body):  # evicted by the others: the cache is smaller than this batch
                 pieces = self._run([(body, length, pieces)])[0]
-            states.append(torch.cat(pieces, dim=3) if pieces else self._empty())
+            states.append(torch.cat(pieces, dim=3) if pieces else self.empty())
         return states
 
     def _shared(self, bodies: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
@@ -145,30 +153,49 @@ class Engine:
             self.cache.insert(body, kv, length)
         return [[*pieces, kv] for (_, _, pieces), kv in zip(pack, new, strict=True)]
 
-    def _empty(self) -> Tensor:
+    def empty(self) -> Tensor:
+        """Returns the states of no tokens, ``(layers, 2, kv_heads, 0, head_dim)``."""
         config = self.model.config
         heads = config.num_key_value_heads
         size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        return torch.zeros(config.num_hidden_layers, 2, heads, 0, size, dtype=self.model.dtype)
+        return torch.zeros(
+            config.num_hidden_layers, 2, heads, 0, size, dtype=self.model.dtype, device=self.model.device
+        )
 
 
 class Batch:
-    """Rows being decoded together. `step` until it says that nothing is left."""
+    """Rows being decoded together: they leave when they are done, and others join while the rest goes on.
 
-    def __init__(self, engine: Engine, rows: Sequence[Row]) -> None:
+    Attributes:
+        rows: The rows that are not done.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self.rows: list[Row] = []
         self._engine = engine
-        order = sorted({row.prompt for row in rows})
-        states = dict(zip(order, engine.prefill(order), strict=True))
-        trunks = _trunks(order)
-        self.rows = sorted(rows, key=lambda row: row.prompt)
-        owners = [trunks[row.prompt][0] for row in self.rows]
-        shared = {number: states[prompt][:, :, :, :length] for prompt, (number, length) in trunks.items()}
-        private = [states[row.prompt][:, :, :, trunks[row.prompt][1] :] for row in self.rows]
-        steps = max(row.max_tokens for row in self.rows)
-        self._states = _Decode([shared[number] for number in sorted(shared)], private, owners, steps)
-        self._last = [row.prompt[-1] for row in self.rows]
-        self._positions = [len(row.prompt) - 1 for row in self.rows]
-        self._sampler = RowSampler([row.sampling for row in self.rows], [row.seed for row in self.rows])
+        self._states = _Decode(engine.empty())
+        self._sampler = RowSampler()
+
+    def add(self, rows: Sequence[Row]) -> None:
+        """Prefills the rows' prompts and takes them in."""
+        if not rows:
+            return
+        # Sorted, so that what is computed does not depend on the order in which the rows were asked for.
+        rows = sorted(rows, key=lambda row: (row.prompt, row.seed))
+        with torch.inference_mode():
+            states = dict(
+                zip(prompts := sorted({row.prompt for row in rows}), self._engine.prefill(prompts), strict=True)
+            )
+            trunks = _trunks([row.prompt for row in rows])
+            shared: dict[int, Tensor] = {}
+            for prompt, (number, length) in trunks.items():
+                if length:
+                    shared.setdefault(number, states[prompt][:, :, :, :length])
+            lanes = {number: lane for lane, number in enumerate(shared)}
+            private = [states[row.prompt][:, :, :, trunks[row.prompt][1] :] for row in rows]
+            self._states.add(list(shared.values()), private, [lanes.get(trunks[row.prompt][0]) for row in rows])
+        self._sampler.add([row.sampling for row in rows], [row.seed for row in rows])
+        self.rows = [*self.rows, *rows]
 
     def step(self) -> list[Row]:
         """Draws one token for every row.
@@ -176,32 +203,36 @@ class Batch:
         Returns:
             The rows that finished; they have left the batch.
         """
+        last = [row.ids[-1] if row.ids else row.prompt[-1] for row in self.rows]
+        positions = [len(row.prompt) + len(row.ids) - 1 for row in self.rows]
         with torch.inference_mode():
-            logits = _forward(self._engine.model, self._last, self._positions, self._states, packed=False)
+            logits = _forward(self._engine.model, last, positions, self._states, packed=False)
             tokens, logprobs = self._sampler.draw(logits)
-        self._states.advance()
+            self._states.advance()
         for row, token, logprob in zip(self.rows, tokens, logprobs, strict=True):
             row.ids.append(token)
             row.logprobs.append(logprob)
             row.ended = token in self._engine.end_ids or (row.finished is not None and row.finished(row.ids))
-        going = [i for i, row in enumerate(self.rows) if not row.ended and len(row.ids) < row.max_tokens]
-        done = [row for i, row in enumerate(self.rows) if i not in set(going)]
-        if done:
+        finished = [row for row in self.rows if row.done]
+        if finished:
+            going = _filled_up([not row.done for row in self.rows])
             with torch.inference_mode():
-                self._remember(set(going))
+                for i, row in enumerate(self.rows):
+                    if row.done:  # kept for the episode's next turn
+                        self._engine.cache.insert(
+                            (*row.prompt, *row.ids[:-1]), self._states.own(i), len(row.prompt) - 1
+                        )
                 self._states.keep(going)
             self._sampler.keep(going)
             self.rows = [self.rows[i] for i in going]
-        self._last = [row.ids[-1] for row in self.rows]
-        self._positions = [len(row.prompt) + len(row.ids) - 1 for row in self.rows]
-        return done
+        return finished
 
-    def _remember(self, going: set[int]) -> None:
-        """Keeps the states of finished rows for the episode's next turn."""
-        for i, row in enumerate(self.rows):
-            if i not in going:
-                body = row.prompt[:-1]
-                self._engine.cache.insert((*row.prompt, *row.ids[:-1]), self._states.own(i), len(body))
+
+def _filled_up(going: Sequence[bool]) -> list[int]:
+    """Returns the places that go on, in an order that moves few: the last ones fill the holes."""
+    left = sum(going)
+    spare = [place for place in range(left, len(going)) if going[place]]
+    return [place if going[place] else spare.pop() for place in range(left)]
 
 
 class _Prefill:
@@ -241,10 +272,11 @@ class _Prefill:
 
 
 def _trunks(prompts: Sequence[tuple[int, ...]]) -> dict[tuple[int, ...], tuple[int, int]]:
-    """Groups sorted distinct prompts that share most of their length: a group's common prefix is held once.
+    """Groups sorted prompts, one per row, that share most of their length: a group's common prefix is held once.
 
     Returns:
-        Per prompt the number of its group and the length of the group's prefix; the last id is never part of it.
+        Per prompt the number of its group and the length of the group's prefix, 0 for a row that is alone; the last id
+        is never part of it.
     """
     groups: list[tuple[int, list[tuple[int, ...]]]] = []
     for prompt in prompts:
@@ -256,107 +288,167 @@ def _trunks(prompts: Sequence[tuple[int, ...]]) -> dict[tuple[int, ...], tuple[i
                 groups[-1] = (shared, [*members, prompt])
                 continue
         groups.append((body, [prompt]))
-    return {prompt: (number, length) for number, (length, members) in enumerate(groups) for prompt in members}
+    return {
+        prompt: (number, length if len(members) > 1 else 0)
+        for number, (length, members) in enumerate(groups)
+        for prompt in members
+    }
 
 
 class _Decode:
-    """Attention of one new token per row: to a shared prefix, held once per group of rows, and to the row's own rest.
+    """Attention of one new token per row: to a trunk, held once for all rows that share it, and to the row's own rest.
 
-    A row's own states are what its prompt has beyond the group's prefix, then what it has sampled.
+    A row's own states are what its prompt has beyond the trunk, then what it has sampled; rows may be of any length.
     """
 
-    def __init__(self, shared: Sequence[Tensor], private: Sequence[Tensor], owners: Sequence[int], steps: int) -> None:
-        layers, _, heads, _, size = shared[0].shape
-        self._dtype = shared[0].dtype
-        self._lengths = torch.tensor([kv.shape[3] for kv in shared], device=shared[0].device)
-        longest = max(max(kv.shape[3] for kv in shared), 1)
-        self._prompts = shared[0].new_zeros(layers, 2, len(shared), heads, longest, size)
-        for number, kv in enumerate(shared):
-            self._prompts[:, :, number, :, : kv.shape[3]] = kv
-        self._rests = torch.tensor([kv.shape[3] for kv in private], device=shared[0].device)
-        self._rest = max(kv.shape[3] for kv in private)
-        self._capacity = steps
-        self._own = shared[0].new_zeros(layers, 2, len(owners), heads, self._rest + min(steps, 16), size)
-        for row, kv in enumerate(private):
-            self._own[:, :, row, :, : kv.shape[3]] = kv
-        self._step = 0
-        self._place(list(owners))
+    def __init__(self, empty: Tensor) -> None:
+        """Begins without rows.
+
+        Args:
+            empty: States of no tokens, ``(layers, 2, kv_heads, 0, head_dim)``.
+        """
+        self._trunks = self._own = empty[:, :, None][:, :, :0]
+        self._lengths: list[int] = []
+        self._owners: list[int | None] = []
+        self._begun: list[int] = []
+        self._filled: list[int] = []
+
+    def add(self, trunks: Sequence[Tensor], private: Sequence[Tensor], owners: Sequence[int | None]) -> None:
+        """Takes rows in.
+
+        Args:
+            trunks: States that several of the rows share.
+            private: Each row's states beyond its trunk.
+            owners: Which of the trunks each row begins with, or None.
+        """
+        known, rows = len(self._lengths), len(self._filled)
+        if trunks:
+            longest = max(self._trunks.shape[4], *(kv.shape[3] for kv in trunks))
+            self._trunks = _resized(self._trunks, known, known + len(trunks), longest)
+            _write(self._trunks, trunks, known)
+        width = max(*self._filled, *(kv.shape[3] for kv in private), 0) + GROWTH
+        if rows + len(private) > self._own.shape[2] or not width <= self._own.shape[4] <= 2 * width:
+            self._own = _resized(self._own, rows, rows + len(private), width)
+        _write(self._own, private, rows)
+        self._lengths += [kv.shape[3] for kv in trunks]
+        self._owners += [None if owner is None else known + owner for owner in owners]
+        self._begun += [kv.shape[3] for kv in private]
+        self._filled += [kv.shape[3] for kv in private]
+        self._place()
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
         rows, heads, _, size = query.shape
         kv_heads = key.shape[1]
         share = heads // kv_heads
-        here = self._rest + self._step
-        now = here + 1
-        self._own[layer, 0, :, :, here] = key[:, :, 0]
-        self._own[layer, 1, :, :, here] = value[:, :, 0]
-        own_k, own_v = self._own[layer, 0, :, :, :now], self._own[layer, 1, :, :, :now]
-        prompt_k, prompt_v = self._prompts[layer]
+        own_k, own_v = self._own[layer, :, :rows]  # contiguous: a slice of the tokens would be copied each time
+        own_k[self._row, :, self._at] = key[:, :, 0]
+        own_v[self._row, :, self._at] = value[:, :, 0]
         grouped = query[:, :, 0].view(rows, kv_heads, share, size) * scale
+        scores = (grouped @ own_k.transpose(-1, -2)).masked_fill(self._beyond, -torch.inf)
+        if not self._lengths:
+            alone: Tensor = _weights(scores) @ own_v
+            return alone.reshape(rows, heads, 1, size)
 
-        slots = grouped.new_zeros(self._slots, kv_heads, share, size)
-        slots[self._slot] = grouped
-        wide = slots.view(len(self._lengths), -1, kv_heads, share, size).transpose(1, 2).flatten(2, 3)
-        to_prompt = (wide @ prompt_k.transpose(-1, -2)).masked_fill(self._hidden, -torch.inf)
-        to_own = grouped @ own_k.transpose(-1, -2)
-        if self._rest:
-            to_own[..., : self._rest].masked_fill_(self._gap, -torch.inf)
-
-        prompt_scores = self._rows_of(to_prompt, share)
-        weights = torch.cat([prompt_scores, to_own], dim=-1).softmax(-1, dtype=torch.float32).to(self._dtype)
-        split = prompt_scores.shape[-1]
-        own_part = weights[..., split:] @ own_v
-        slots = weights.new_zeros(self._slots, kv_heads, share, split)
-        slots[self._slot] = weights[..., :split]
-        wide = slots.view(len(self._lengths), -1, kv_heads, share, split).transpose(1, 2).flatten(2, 3)
-        prompt_part = self._rows_of(wide @ prompt_v, share)
-        return (prompt_part + own_part).reshape(rows, heads, 1, size)
+        trunk_k, trunk_v = self._trunks[layer]
+        longest = trunk_k.shape[2]
+        to_trunk = (self._by_trunk(grouped) @ trunk_k.transpose(-1, -2)).masked_fill(self._hidden, -torch.inf)
+        weights = _weights(torch.cat([self._by_row(to_trunk, rows, -torch.inf), scores], dim=-1))
+        from_trunk = self._by_trunk(weights[..., :longest]) @ trunk_v
+        output: Tensor = self._by_row(from_trunk, rows, 0.0) + weights[..., longest:] @ own_v
+        return output.reshape(rows, heads, 1, size)
 
     def advance(self) -> None:
-        self._step += 1
-        room = self._own.shape[4] - self._rest
-        if self._step == room < self._capacity:
-            self._own = functional.pad(self._own, (0, 0, 0, min(self._capacity, 2 * room) - room))
+        """Goes on to the next token; call it once all layers have attended."""
+        self._filled = [filled + 1 for filled in self._filled]
+        if max(self._filled) == self._own.shape[4]:
+            rows = len(self._filled)
+            self._own = _resized(self._own, rows, rows, max(self._filled) + GROWTH)
+        self._aim()
 
     def own(self, row: int) -> Tensor:
-        """Returns a row's own states, ``(layers, 2, kv_heads, steps, head_dim)``: the last prompt token's and on."""
-        return self._own[:, :, row, :, self._rest : self._rest + self._step].clone()
+        """Returns what a row has added, ``(layers, 2, kv_heads, steps, head_dim)``: its last prompt token and on."""
+        return self._own[:, :, row, :, self._begun[row] : self._filled[row]].clone()
 
     def keep(self, rows: Sequence[int]) -> None:
-        self._own = self._own[:, :, list(rows)]
-        self._rests = self._rests[list(rows)]
-        owners = [self._owners[row] for row in rows]
-        alive = sorted(set(owners))
+        """Goes on with these rows only, in this order; a row stays or takes the place of one that leaves."""
+        for place, row in enumerate(rows):
+            if place != row:
+                self._own[:, :, place] = self._own[:, :, row]
+        self._begun = [self._begun[row] for row in rows]
+        self._filled = [self._filled[row] for row in rows]
+        self._owners = [self._owners[row] for row in rows]
+        alive = sorted({owner for owner in self._owners if owner is not None})
         if 2 * len(alive) <= len(self._lengths):  # copying all that is left pays only now and then
-            self._prompts = self._prompts[:, :, alive]
-            self._lengths = self._lengths[alive]
+            self._lengths = [self._lengths[trunk] for trunk in alive]
+            self._trunks = self._trunks[:, :, alive, :, : max(self._lengths, default=0)]
             new = {old: number for number, old in enumerate(alive)}
-            owners = [new[owner] for owner in owners]
-        self._place(owners)
+            self._owners = [None if owner is None else new[owner] for owner in self._owners]
+        if rows:
+            self._place()
 
-    def _place(self, owners: list[int]) -> None:
-        """Lays the rows out as (prompt, slot), the slots of a prompt with fewer rows left empty."""
-        self._owners = owners
-        if not owners:
-            return
+    def _place(self) -> None:
+        """Lays rows out as (trunk, seat), the seats of a trunk with fewer rows left empty."""
+        device = self._own.device
         counts: dict[int, int] = {}
-        seats = []
-        for owner in owners:
-            seats.append(counts.get(owner, 0))
-            counts[owner] = seats[-1] + 1
-        width = max(counts.values())
-        self._slots = width * len(self._lengths)
-        self._slot = torch.tensor([o * width + s for o, s in zip(owners, seats, strict=True)])
-        columns = torch.arange(self._prompts.shape[4], device=self._lengths.device)
-        self._hidden = (columns[None] >= self._lengths[:, None])[:, None, None, :]
-        own = torch.arange(self._rest, device=self._lengths.device)
-        self._gap = (own[None] >= self._rests[:, None])[:, None, None, :]
+        sitting: list[int] = []
+        seats: list[tuple[int, int]] = []
+        for row, owner in enumerate(self._owners):
+            if owner is not None:
+                seats.append((owner, counts.get(owner, 0)))
+                counts[owner] = seats[-1][1] + 1
+                sitting.append(row)
+        self._seats = max(counts.values(), default=0)
+        self._seat = torch.tensor(
+            [owner * self._seats + seat for owner, seat in seats], dtype=torch.long, device=device
+        )
+        self._sitting = torch.tensor(sitting, dtype=torch.long, device=device)
+        self._row = torch.arange(len(self._owners), device=device)
+        lengths = torch.tensor(self._lengths, dtype=torch.long, device=device)
+        columns = torch.arange(self._trunks.shape[4], device=device)
+        self._hidden = (columns[None] >= lengths[:, None])[:, None, None, :]
+        self._aim()
 
-    def _rows_of(self, wide: Tensor, share: int) -> Tensor:
-        """Turns ``(prompts, kv_heads, slots * share, n)`` into ``(rows, kv_heads, share, n)``."""
-        prompts, kv_heads, _, n = wide.shape
-        by_slot = wide.view(prompts, kv_heads, -1, share, n).transpose(1, 2).reshape(self._slots, kv_heads, share, n)
-        return by_slot[self._slot]
+    def _aim(self) -> None:
+        """Points at where each row's next states go, and hides what lies beyond."""
+        self._at = torch.tensor(self._filled, device=self._own.device)
+        columns = torch.arange(self._own.shape[4], device=self._own.device)
+        self._beyond = (columns[None] > self._at[:, None])[:, None, None, :]
+
+    def _by_trunk(self, rows: Tensor) -> Tensor:
+        """Turns ``(rows, kv_heads, share, n)`` into ``(trunks, kv_heads, seats * share, n)``."""
+        _, kv_heads, share, n = rows.shape
+        laid = rows.new_zeros(len(self._lengths) * self._seats, kv_heads, share, n)
+        laid[self._seat] = rows[self._sitting]
+        return laid.view(len(self._lengths), -1, kv_heads, share, n).transpose(1, 2).flatten(2, 3)
+
+    def _by_row(self, laid: Tensor, rows: int, missing: float) -> Tensor:
+        """Undoes `_by_trunk`; rows without a trunk get ``missing``."""
+        trunks, kv_heads, places, n = laid.shape
+        share = places // self._seats
+        seats = laid.view(trunks, kv_heads, -1, share, n).transpose(1, 2).reshape(-1, kv_heads, share, n)
+        if len(self._sitting) == rows:
+            return seats[self._seat]
+        found = laid.new_full((rows, kv_heads, share, n), missing)
+        found[self._sitting] = seats[self._seat]
+        return found
+
+
+def _resized(held: Tensor, rows: int, places: int, tokens: int) -> Tensor:
+    """Returns the first rows of states, ``(layers, 2, rows, kv_heads, tokens, head_dim)``, with room for others."""
+    layers, _, _, heads, before, size = held.shape
+    kept = min(before, tokens)
+    resized = held.new_zeros(layers, 2, places, heads, tokens, size)
+    resized[:, :, :rows, :, :kept] = held[:, :, :rows, :, :kept]
+    return resized
+
+
+def _write(states: Tensor, new: Sequence[Tensor], first: int) -> None:
+    for row, kv in enumerate(new, first):
+        states[:, :, row, :, : kv.shape[3]] = kv
+
+
+def _weights(scores: Tensor) -> Tensor:
+    return scores.softmax(-1, dtype=torch.float32).to(scores.dtype)
 
 
 def _attention(

@@ -17,15 +17,21 @@ class RowSampler:
     Each row draws from its own seeded stream, so what one row gets does not depend on the others in the batch.
     """
 
-    def __init__(self, settings: Sequence[Sampling], seeds: Sequence[int]) -> None:
-        """Prepares a batch.
+    def __init__(self, settings: Sequence[Sampling] = (), seeds: Sequence[int] = ()) -> None:
+        """Prepares a batch; see `add`."""
+        self._settings: list[Sampling] = []
+        self._streams: list[np.random.Generator] = []
+        self.add(settings, seeds)
+
+    def add(self, settings: Sequence[Sampling], seeds: Sequence[int]) -> None:
+        """Adds rows at the end.
 
         Args:
             settings: Sampling of each row.
             seeds: Seed of each row.
         """
-        self._settings = list(settings)
-        self._streams = [np.random.Generator(np.random.Philox(key=seed)) for seed in seeds]
+        self._settings += settings
+        self._streams += [np.random.Generator(np.random.Philox(key=seed)) for seed in seeds]
 
     def keep(self, rows: Sequence[int]) -> None:
         """Goes on with these rows only, in this order."""

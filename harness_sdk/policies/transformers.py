@@ -1,7 +1,7 @@
 """`TransformersPolicy`: a Hugging Face model in this process, for a laptop's CPU or one small GPU.
 
-Collects the requests of all running episodes into batches for `harness_sdk.policies.engine`, and takes new weights
-between batches. Messages become ids in `harness_sdk.policies.chat`. For large models use vLLM.
+Collects the requests of all running episodes into a running batch of `harness_sdk.policies.engine`, and takes new
+weights between batches. Messages become ids in `harness_sdk.policies.chat`. For large models use vLLM.
 """
 
 from __future__ import annotations
@@ -9,12 +9,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from harness_sdk import models
-from harness_sdk.policies.base import Generation, PolicyError, Request
+from harness_sdk.policies.base import Gate, Generation, PolicyError, Request
 from harness_sdk.policies.chat import ChatEncoder
 from harness_sdk.types import Message, ToolSchema
+
+if TYPE_CHECKING:
+    from harness_sdk.policies.engine import Batch, Row
 
 
 @dataclass(slots=True, eq=False)
@@ -74,6 +77,7 @@ class TransformersPolicy:
         self._engine = Engine(model, self._chat.end_ids, cache_tokens)
         self._context = int(getattr(model.config, "max_position_embeddings", 0) or 2**31)
         self._pending: list[_Pending] = []
+        self._active: dict[int, tuple[Row, _Pending]] = {}
         self._worker: asyncio.Task[None] | None = None
 
     async def generate(self, request: Request) -> Generation:
@@ -128,46 +132,69 @@ class TransformersPolicy:
         return self._chat.encode(messages, tools, previous)
 
     async def _serve(self) -> None:
+        """Answers until nothing is asked: rows leave the batch when done, and what is asked meanwhile joins it.
+
+        Joining waits until every running episode has either asked or ended (`_settle`), so that batches depend on the
+        episodes alone and not on timing. It costs a wait and a small prefill, so it is done once a fifth of the rows
+        could be new.
+        """
         while self._pending:
-            await self._settle()
-            wave, self._pending = self._pending[: self.max_rows], self._pending[self.max_rows :]
+            self._active = {}
             try:
-                await self._run(wave)
+                await self._serve_batch(self._engine.start())
             except Exception as error:
-                for item in wave:
+                failed = [item for _, item in self._active.values()]
+                if not failed:
+                    failed, self._pending = self._pending, []
+                for item in failed:
                     if not item.future.done():
                         item.future.set_exception(PolicyError(f"{type(error).__name__}: {error}"))
+                await asyncio.sleep(0)
+
+    async def _serve_batch(self, batch: Batch) -> None:
+        fresh = 0  # rows that may have come to wait since others joined
+        while self._pending or batch.rows:
+            if 4 * fresh >= len(batch.rows):
+                await self._settle()
+                self._admit(batch)
+                fresh = len(self._pending)
+            done = batch.step()
+            fresh += len(done)
+            for row in done:
+                _, item = self._active.pop(id(row))
+                if not item.future.done():
+                    item.future.set_result(self._generation(item, row))
             await asyncio.sleep(0)
 
     async def _settle(self) -> None:
-        """Waits until every running episode has asked, so that batches do not depend on timing."""
+        """Waits until every running episode has asked."""
         quiet = spins = 0
         while quiet < 3:
             await asyncio.sleep(0 if spins < 50 else 0.001)
             spins += 1
             asked: dict[int, int] = {}
-            for item in self._pending:
+            gates: dict[int, Gate] = {}
+            for item in [*self._pending, *(item for _, item in self._active.values())]:
                 if item.request.gate is not None:
+                    gates[id(item.request.gate)] = item.request.gate
                     asked[id(item.request.gate)] = asked.get(id(item.request.gate), 0) + 1
-            gates = {id(item.request.gate): item.request.gate for item in self._pending if item.request.gate}
             quiet = quiet + 1 if all(asked[key] >= gate.running for key, gate in gates.items()) else 0
 
-    async def _run(self, wave: list[_Pending]) -> None:
+    def _admit(self, batch: Batch) -> None:
+        """Moves what waits into the batch, as far as there is room."""
         from harness_sdk.policies.engine import Row
 
-        rows = {}
-        for item in wave:
+        self._pending.sort(key=lambda item: (item.prompt_ids, item.request.seed))
+        room = self.max_rows - len(batch.rows)
+        joining, self._pending = self._pending[:room], self._pending[room:]
+        rows = []
+        for item in joining:
             request = item.request
-            room = min(request.max_tokens, self._context - len(item.prompt_ids))
-            row = Row(item.prompt_ids, room, request.sampling, request.seed, self._chat.stopper(request.stop))
-            rows[id(row)] = (row, item)
-        batch = self._engine.start([row for row, _ in rows.values()])
-        while batch.rows:
-            for row in batch.step():
-                item = rows[id(row)][1]
-                if not item.future.done():
-                    item.future.set_result(self._generation(item, row))
-            await asyncio.sleep(0)
+            longest = min(request.max_tokens, self._context - len(item.prompt_ids))
+            row = Row(item.prompt_ids, longest, request.sampling, request.seed, self._chat.stopper(request.stop))
+            rows.append(row)
+            self._active[id(row)] = (row, item)
+        batch.add(rows)
 
     def _generation(self, item: _Pending, row: Any) -> Generation:
         ids = tuple(row.ids)
