@@ -196,7 +196,8 @@ def _common(a: Sequence[Any], b: Sequence[Any]) -> int:
 
 def write_jsonl(path: Path, trajectories: Iterable[Trajectory]) -> None:
     """Appends trajectories to a file, one JSON line each."""
-    with path.open("a", encoding="utf-8") as file:
+    # A server may send a lone surrogate, which UTF-8 cannot hold; it becomes its JSON escape.
+    with path.open("a", encoding="utf-8", errors="backslashreplace") as file:
         for trajectory in trajectories:
             file.write(json.dumps(trajectory.to_json(), ensure_ascii=False) + "\n")
 
@@ -207,13 +208,13 @@ def read_jsonl(path: Path) -> Iterator[Trajectory]:
     Raises:
         ValueError: Any other line is not a trajectory; the message names it.
     """
-    lines = path.read_text("utf-8").split("\n")
+    lines = path.read_bytes().split(b"\n")
     for number, line in enumerate(lines, 1):
         if not line:
             continue
         try:
             yield Trajectory.from_json(json.loads(line))
-        except (json.JSONDecodeError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError) as error:  # UnicodeDecodeError is a ValueError
             if number == len(lines):
                 return
             raise ValueError(f"{path}:{number} is not a trajectory: {error}") from error

@@ -58,7 +58,10 @@ def one_line_errors() -> Iterator[None]:
     from whale_env.core import UnknownTaskError
     from whale_env.registry import UnknownEnvError
 
-    known = (HarnessLoadError, ModelNotFoundError, RunDirError, UnknownEnvError, UnknownTaskError, ValueError)
+    known = (
+        *(HarnessLoadError, ModelNotFoundError, RunDirError, UnknownEnvError, UnknownTaskError, ValueError),
+        ImportError,
+    )
     try:
         yield
     except known as error:
@@ -173,6 +176,6 @@ def _default_out(config: RunConfig) -> Path:
 
 def _follow_up(out: Path, result: dict[str, Any]) -> list[str]:
     return [
-        f"look at it:   less {out}/harnesses/{result['harness']}/harness.py",
+        f"look at it:   less {out}/harnesses/{result['harness']}/harness.py (and {out}/harnesses/index.md)",
         f"measure more: python -m optimizers.evaluate --run {out} --tasks 128",
     ]

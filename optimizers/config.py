@@ -9,7 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-Method = Literal["whale", "adaptive", "weight-only", "harness-only", "stagewise"]
+from optimizers.proposers.build import ProposerConfig
+
+Method = Literal["whale", "adaptive", "weight-only", "harness-only", "stagewise", "fst"]
 Preset = Literal["smoke", "laptop", "paper"]
 
 
@@ -49,8 +51,17 @@ class HarnessConfig:
     """Tasks of the search split that score a harness."""
     samples: int = 1
     """Rollouts per example."""
-    proposer: Literal["offline"] = "offline"
-    """Who writes the candidates."""
+    selection: Literal["argmax", "paired"] = "argmax"
+    """argmax accepts the best search reward (the paper's rule). paired accepts what a paired test on fresh rollouts
+    confirms; it takes more rollouts and is hardly ever misled by luck."""
+    holdout: float = 0.0
+    """paired: share of the examples that only the re-test sees; shows how much of a gain is overfitting."""
+    racing: bool = False
+    """Stop scoring candidates that can no longer win; saves rollouts where there are 100 examples or more."""
+    reuse: bool = False
+    """Keep every scored rollout at once, so that a killed run plays none again. What is left is then played in other
+    batches, so a resumed run may differ from a straight one in the last bits."""
+    proposer: ProposerConfig = field(default_factory=ProposerConfig)
     allow_uncaged: bool = False
     """Run proposed code without a cage where the kernel offers none. The run's record says so."""
 
@@ -118,7 +129,8 @@ class RunConfig:
     model: str = "smollm2-135m"
     """A local directory, smollm2-135m, or a hub name."""
     method: Method = "whale"
-    """whale (fixed schedule), adaptive, or a control with the same operators: weight-only, harness-only, stagewise."""
+    """whale (fixed schedule), adaptive, or a control with the same operators: weight-only, harness-only, stagewise, fst
+    (harness search may change h0's prompt texts only)."""
     seed: int = 0
     """Every random choice derives from it."""
     train_tasks: int = 0

@@ -99,6 +99,13 @@ def print_result(result: Mapping[str, Any], path: str, follow_up: Sequence[str])
     console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else 120)
     console.print(table)
     k, tasks = result["base"]["k"], result["base"]["tasks"]
+    gain = result["gain"]
+    console.print(
+        f"final against base on the same tasks: {gain['gain']:+.1%}, p = {gain['p']:.2g} (exact paired sign-flip test)",
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )
     console.print(
         f"mean@{k} over {tasks} test tasks; the whole run took {result['seconds']:.0f} s. Run directory: {path}",
         markup=False,

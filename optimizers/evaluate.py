@@ -10,7 +10,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -21,6 +21,7 @@ from harness_sdk.loader import LoadedHarness
 from harness_sdk.policies.base import Policy, Sampling
 from harness_sdk.rollout import RolloutConfig, jobs_for, rollout
 from harness_sdk.trajectory import Trajectory
+from optimizers.selection import sign_flip
 from whale_env.core import EnvHandle
 from whale_env.types import Split, Task
 
@@ -46,6 +47,7 @@ class Evaluation:
         rollouts: Rollouts in all.
         seconds: Wall time.
         metrics: Means of the domain's own metrics.
+        by_task: Summed reward of each task's rollouts, by task id: what a paired comparison needs.
     """
 
     mean: float
@@ -62,10 +64,11 @@ class Evaluation:
     rollouts: int
     seconds: float
     metrics: Mapping[str, float]
+    by_task: Mapping[str, float] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Returns the evaluation as JSON data."""
-        return {**asdict(self), "metrics": dict(self.metrics)}
+        return {**asdict(self), "metrics": dict(self.metrics), "by_task": dict(self.by_task)}
 
 
 async def evaluate(
@@ -127,7 +130,25 @@ def summary(trajectories: Sequence[Trajectory], k: int, seconds: float, seed: in
         rollouts=len(trajectories),
         seconds=seconds,
         metrics={name: fmean(values) for name, values in sorted(metrics.items())},
+        by_task={task: sum(rewards) for task, rewards in by_task.items()},
     )
+
+
+def paired(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, float]:
+    """Compares two evaluations on the same tasks.
+
+    Args:
+        before: JSON data of the first, as `Evaluation.to_json` gives it.
+        after: Of the second, with as many rollouts per task.
+
+    Returns:
+        ``gain``, the difference of the means over the tasks that both have, and ``p``, the one-sided exact p-value of
+        the sign-flip test over tasks (Fisher 1935; with one rollout per task it is McNemar's).
+    """
+    tasks = sorted(set(before["by_task"]) & set(after["by_task"]))
+    differences = [after["by_task"][task] - before["by_task"][task] for task in tasks]
+    gain = sum(differences) / (len(tasks) * after["k"]) if tasks else 0.0
+    return {"gain": gain, "p": sign_flip([round(difference) for difference in differences])}
 
 
 def interval(means: Sequence[float], seed: int = 0) -> tuple[float, float]:

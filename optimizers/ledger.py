@@ -6,7 +6,8 @@ Both count failed work too.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
+from typing import Any
 
 from harness_sdk.trajectory import Trajectory
 from optimizers.rundir import LEDGER, RunDir, read_lines
@@ -41,6 +42,11 @@ class AgentCost:
             seconds,
         )
 
+    @classmethod
+    def total(cls, costs: Sequence[AgentCost]) -> AgentCost:
+        """Adds costs up."""
+        return cls(*(sum(getattr(cost, field.name) for cost in costs) for field in fields(cls)))
+
 
 @dataclass(frozen=True, slots=True)
 class ProposerCost:
@@ -73,15 +79,24 @@ class Ledger:
         """Books rollouts."""
         self._run.append(LEDGER, {"ledger": "agent", "phase": phase, **asdict(cost)})
 
-    def proposer(self, phase: str, cost: ProposerCost) -> None:
-        """Books proposals."""
-        self._run.append(LEDGER, {"ledger": "proposer", "phase": phase, **asdict(cost)})
+    def proposer(self, phase: str, cost: ProposerCost, key: str = "") -> None:
+        """Books proposals.
+
+        Args:
+            phase: The phase.
+            cost: What the round cost in all.
+            key: Names the round. One that a killed run goes on with reports its whole cost again; it counts once.
+        """
+        self._run.append(LEDGER, {"ledger": "proposer", "phase": phase, "key": key, **asdict(cost)})
 
     def totals(self) -> dict[str, dict[str, float]]:
         """Returns the sums, ``{"agent": {…}, "proposer": {…}}``."""
         sums: dict[str, dict[str, float]] = {"agent": {}, "proposer": {}}
         path = self._run.path / LEDGER
-        for line in read_lines(path) if path.is_file() else ():
+        lines: dict[object, dict[str, Any]] = {}
+        for number, line in enumerate(read_lines(path) if path.is_file() else ()):
+            lines[line.get("key") or number] = line
+        for line in lines.values():
             into = sums[line["ledger"]]
             for key, value in line.items():
                 if isinstance(value, (int, float)):

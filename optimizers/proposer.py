@@ -1,18 +1,44 @@
 """The plug point of harness search: a `Proposer` reads the archive and writes candidate sources.
 
 What it may read is in `Brief`: the archive, and public observations of search tasks. What it returns is source text;
-nothing it writes runs before it has passed the validator, nor outside the cage.
+nothing it writes runs before it has passed the validator, nor outside the cage. Proposers that ask a language model
+are in `optimizers.proposers`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
 
 from optimizers.archive import Archive
 from optimizers.ledger import ProposerCost
 from whale_env.types import Observation, ToolSpec
+
+
+class ProposerSetupError(ValueError):
+    """A proposer cannot work as it is set up (no key, unknown model, no cage); one line that says what to change."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What validator and behaviour checks say of a source.
+
+    Attributes:
+        ok: Whether it may be scored.
+        text: The report, from which it can be repaired.
+        id: Its harness id, empty if it does not validate.
+    """
+
+    ok: bool
+    text: str
+    id: str = ""
+
+
+Check: TypeAlias = Callable[[str], Awaitable[Verdict]]
+"""Judges a source without a model (`optimizers.proposers.checks.checker` makes one)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +54,10 @@ class Brief:
         weights_version: Scores at this version count.
         count: Candidates wanted.
         seed: Seed of this round.
+        check: Judges a source before it is handed in. Proposers that ask a model need it.
+        folder: Where this round's conversation is kept, so that a killed run goes on with it. The same proposers
+            need it.
+        usd_left: Money that may still be spent.
     """
 
     env: str
@@ -38,6 +68,9 @@ class Brief:
     weights_version: int
     count: int
     seed: int
+    check: Check | None = None
+    folder: Path | None = None
+    usd_left: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +81,7 @@ class Proposal:
         name: Short name, for people.
         source: Python source with one `harness_sdk.Harness` subclass.
         parent: Id of the harness it derives from.
-        axis: Which part of a harness it changes (prompt, observation, parsing, feedback, history, budget).
+        axis: Which part of a harness it changes (prompt, observation, parsing, feedback, history, budget, tools).
         hypothesis: What should get better, and why.
         traits: The proposer's own record, kept in the archive and given back to it.
     """
@@ -63,10 +96,17 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True)
 class Proposed:
-    """A round's candidates and what they cost."""
+    """A round's candidates and what they cost.
+
+    Attributes:
+        candidates: What was written.
+        cost: What was spent, for nothing too.
+        ended: Why the round ended, in words for people; empty if there is nothing to say.
+    """
 
     candidates: tuple[Proposal, ...]
     cost: ProposerCost = field(default_factory=ProposerCost)
+    ended: str = ""
 
 
 class Proposer(Protocol):

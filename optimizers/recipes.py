@@ -67,7 +67,7 @@ class Facts:
             keys = [_notations(value) for value in values]
             if all(keys):
                 found[name] = tuple(sorted(set.intersection(*map(set, keys)), key=keys[0].index))
-        known = {
+        known: dict[str, Any] = {
             "tool": tool.name,
             "argument": argument,
             "form": _form(properties.get(argument, {})),

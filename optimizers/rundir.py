@@ -133,7 +133,7 @@ class RunDir:
             target.parent.mkdir(parents=True, exist_ok=True)
             scratch = target.with_name(f".{target.name}.tmp")
             try:
-                scratch.write_text(text, "utf-8")
+                scratch.write_text(text, "utf-8", "backslashreplace")
                 scratch.replace(target)
             finally:
                 scratch.unlink(missing_ok=True)
@@ -171,7 +171,8 @@ class RunDir:
         target = self.path / name
         target.parent.mkdir(parents=True, exist_ok=True)
         line = json.dumps(record, ensure_ascii=False) + "\n"
-        with target.open("a", encoding="utf-8") as file:
+        # A lone surrogate becomes its JSON escape.
+        with target.open("a", encoding="utf-8", errors="backslashreplace") as file:
             file.write(line)
             file.flush()
             if sync:

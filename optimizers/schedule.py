@@ -32,7 +32,7 @@ def phases(method: Method, cycles: int) -> list[Phase]:
     """Returns the phases of a method, all with the same budgets: ``cycles`` weight and ``cycles - 1`` harness phases.
 
     WHALE alternates and its last cycle ends after the weights; the controls leave one kind out, or do all of one
-    before the other (stagewise).
+    before the other (stagewise). FST alternates too, but its search may change prompt texts only.
     """
 
     def both() -> Iterator[Phase]:

@@ -19,7 +19,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from harness_sdk.loader import LoadedHarness, load, load_source
+from harness_sdk.loader import LoadedHarness, load
 from harness_sdk.policies.base import Sampling
 from harness_sdk.policies.transformers import TransformersPolicy
 from harness_sdk.randomness import derive_seed
@@ -30,11 +30,16 @@ from optimizers import meta_harness, rsft
 from optimizers.archive import Archive, Entry, HarnessScore
 from optimizers.config import RunConfig
 from optimizers.display import Display
-from optimizers.evaluate import evaluate
+from optimizers.evaluate import evaluate, paired
+from optimizers.evaluation_cache import FILE, EvaluationCache
 from optimizers.ledger import AgentCost, Ledger
+from optimizers.meta_harness import MetaHarness, Place
 from optimizers.proposer import Brief, Proposal, Proposer
+from optimizers.proposers.checks import checker
+from optimizers.report import ReportError, write_report
 from optimizers.rundir import METRICS, RunDir
 from optimizers.schedule import Phase, harness_over, phases, weights_over
+from optimizers.selection import PairedConfig
 from optimizers.trainer import Trainer
 from whale_env.core import EnvHandle
 from whale_env.types import Split, Task
@@ -69,8 +74,13 @@ class Run:
         self._open_env, self._env = env, env.sealed()
         self._h0, self._proposer = h0, proposer
         self._archive, self._ledger = Archive(run), Ledger(run)
+        self._archive.cut_back()
+        cache = EvaluationCache(run.path / FILE) if config.search.reuse else None
+        examples = self._tasks("search", config.search.examples)
+        self._check = checker(self._env, examples[: meta_harness.CHECKED], allow_uncaged=config.search.allow_uncaged)
+        self._search = MetaHarness(config, self._env, self._archive, self._check, self._rollouts, cache)
+        self._search.know(h0)
         self._train = self._tasks("train", config.train_tasks)
-        self._search = self._tasks("search", config.search.examples)
         self._test = self._tasks("test", config.evaluation.tasks)
         self._sampler = rsft.PromptSampler(self._train, config.weights.prompts, config.seed)
         self.harness = h0
@@ -110,6 +120,7 @@ class Run:
             "phases": rows,
             "final": rows[-1] if rows else base,
             "selected": best,
+            "gain": paired(base, rows[-1] if rows else base),
             "harness": self.harness.id,
             "weights_version": self.version,
             "caged": confinement().available,
@@ -117,7 +128,14 @@ class Run:
             "seconds": self.run.seconds(),
         }
         self.run.write_json("result.json", result)
+        self._report()
         return result
+
+    def _report(self) -> None:
+        try:
+            self.display.line(f"report: {write_report(self.run.path)}")
+        except ReportError as error:
+            self.display.line(f"no report.html: {error}")
 
     # Weights
 
@@ -172,29 +190,38 @@ class Run:
     # Harness
 
     async def _harness_phase(self, phase: Phase) -> None:
-        config, adaptive = self.config.search, self.config.method == "adaptive"
-        best: list[float] = []
-        while not (harness_over(best, self.config.schedule) if adaptive else len(best) >= config.iterations):
-            iteration = len(best) + 1
-            key = f"harness/{phase.cycle}/{iteration}"
-            if iteration == 1:
-                proposals: list[Proposal] = []
-            else:
-                stored = await self._unit(f"{key}/propose", lambda p=phase, i=iteration: self._propose(p, i))
-                proposals = [Proposal(**data) for data in stored]
-            label = f"{phase.name} iteration {iteration}" + ("" if adaptive else f"/{config.iterations}")
-            fresh = f"{key}/score" not in self.run.done()
-            outcome = await self._unit(
-                f"{key}/score", lambda p=phase, i=iteration, c=proposals, n=label: self._iteration(p, i, c, n)
-            )
-            best.append(outcome["best"])
-            self.harness = self._harness(outcome["accepted"])
-            if fresh:
-                for line in outcome["lines"]:
-                    self.display.line(f"{label}: {line}")
+        search, adaptive = self.config.search, self.config.method == "adaptive"
+        most = self.config.schedule.max_iterations if adaptive else search.iterations
+        outcomes: list[dict[str, Any]] = []
 
-    async def _propose(self, phase: Phase, iteration: int) -> list[dict[str, Any]]:
-        shown = [self._env.open(task, 0)[1] for task in self._search[:SHOWN]]
+        def over() -> bool:
+            best = [outcome["best"] for outcome in outcomes]
+            return harness_over(best, self.config.schedule) if adaptive else len(best) >= most
+
+        while not over():
+            iteration = len(outcomes) + 1
+            key = f"harness/{phase.cycle}/{iteration}"
+            label = f"{phase.name} iteration {iteration}" + ("" if adaptive else f"/{most}")
+            proposals: list[Proposal] = []
+            if iteration > 1:
+                if self._usd_left() <= 0 and f"{key}/propose" not in self.run.done():
+                    self.display.line(f"{label}: the proposer's budget of ${search.proposer.usd_in_all:.2f} is spent")
+                    return
+                stored = await self._unit(f"{key}/propose", lambda p=phase, i=iteration: self._propose(p, i))
+                proposals = [Proposal(**data) for data in stored["candidates"]]
+                if stored["ended"] and f"{key}/score" not in self.run.done():
+                    self.display.line(f"{label}: {stored['ended']}")
+            fresh = f"{key}/score" not in self.run.done()
+            at = Place(phase, iteration, self.version, most, outcomes)
+            outcome = await self._unit(f"{key}/score", lambda a=at, c=proposals, n=label: self._iteration(a, c, n))
+            if fresh:
+                self._tell(label, outcome)
+            outcomes = [*outcomes, outcome]
+            self.harness = self._search.load(outcome["accepted"])
+
+    async def _propose(self, phase: Phase, iteration: int) -> dict[str, Any]:
+        round_ = f"{phase.cycle}-{iteration}"
+        shown = [self._env.open(task, 0)[1] for task in self._search.searched[:SHOWN]]
         brief = Brief(
             env=self._env.prototype.domain.spec.name,
             tools=self._env.prototype.tools,
@@ -204,53 +231,41 @@ class Run:
             weights_version=self.version,
             count=self.config.search.candidates,
             seed=derive_seed(self.config.seed, "proposals", phase.cycle, iteration),
+            check=self._check,
+            folder=self.run.path / "proposals" / round_,
+            usd_left=self._usd_left(),
         )
         proposed = await self._proposer.propose(brief)
-        self._ledger.proposer(phase.name, proposed.cost)
-        return [asdict(candidate) for candidate in proposed.candidates]
+        self._ledger.proposer(phase.name, proposed.cost, round_)
+        return {"candidates": [asdict(candidate) for candidate in proposed.candidates], "ended": proposed.ended}
 
-    async def _iteration(self, phase: Phase, iteration: int, proposals: list[Proposal], label: str) -> dict[str, Any]:
+    def _usd_left(self) -> float:
+        return self.config.search.proposer.usd_in_all - self._ledger.totals()["proposer"].get("usd", 0.0)
+
+    async def _iteration(self, at: Place, proposals: list[Proposal], label: str) -> dict[str, Any]:
         self.display.unit(label)
-        config = self.config.search
-        candidates, rejected = await meta_harness.admit(
-            proposals, self._archive, self._env, self._search, allow_uncaged=config.allow_uncaged
-        )
-        lines = [f"rejected {item.proposal.name}: {item.why}" for item in rejected]
-        harnesses = [candidate.harness for candidate in candidates] if iteration > 1 else [self.harness]
-        scored, cost = await meta_harness.score(
-            harnesses,
-            self._env,
-            self._policy,
-            self._search,
-            config.samples,
-            self._rollouts(f"search/{self.version}"),
-            self.display.rollout,
-        )
-        self._ledger.agent(phase.name, cost)
-        for candidate in candidates:
-            self._archive.add(meta_harness.entry_of(candidate, phase.cycle, iteration), candidate.harness)
-        for harness in harnesses:
-            score = self._archive.record(harness.id, scored[harness.id], self.version)
-            lines.append(f"{harness.name} ({harness.id}): {_told(score)}")
-            self.run.append(
-                METRICS,
-                {"phase": phase.name, "cycle": phase.cycle, "iteration": iteration, "harness": harness.id}
-                | asdict(score),
-            )
-        accepted, best = self._archive.best(self.version, self.harness.id)
-        if accepted != self.harness.id:
-            lines.append(f"accepted {self._archive.entry(accepted).name} ({accepted}): {_told(best)}")
-        self._archive.write_frontier(self.version, accepted)
-        return {"accepted": accepted, "best": best.reward, "lines": lines}
+        outcome, cost = await self._search.iterate(self._policy, self.harness.id, proposals, at, self.display.rollout)
+        self._ledger.agent(at.phase.name, cost)
+        for score in outcome["scored"]:
+            where = {"phase": at.phase.name, "cycle": at.phase.cycle, "iteration": at.iteration, "harness": score["id"]}
+            self.run.append(METRICS, where | {key: value for key, value in score.items() if key not in ("id", "name")})
+        return outcome
 
-    def _harness(self, harness_id: str) -> LoadedHarness:
-        if harness_id == self.harness.id:
-            return self.harness
-        if harness_id == self._h0.id:
-            return self._h0
-        source = self._archive.source(harness_id)
-        name = self._env.prototype.domain.spec.name
-        return load_source(source, env=name, allow_uncaged=self.config.search.allow_uncaged)
+    def _tell(self, label: str, outcome: dict[str, Any]) -> None:
+        for refusal in outcome["refused"]:
+            self.display.line(f"{label}: refused {refusal['name']}: {refusal['why']}")
+        for score in outcome["scored"]:
+            failures = ", ".join(f"{kind} {count}" for kind, count in score["failures"].items())
+            told = f"search reward {score['reward']:.3f} over {score['rollouts']} rollouts"
+            why = outcome["why"].get(score["id"], "")
+            self.display.line(
+                f"{label}: {score['name']} ({score['id']}): {told}"
+                + (f" ({failures})" if failures else "")
+                + (f"; {why}" if why else "")
+            )
+        if outcome["accepted"] != self.harness.id:
+            entry = self._archive.entry(outcome["accepted"])
+            self.display.line(f"{label}: accepted {entry.name} ({entry.id}): search reward {outcome['best']:.3f}")
 
     # Evaluation
 
@@ -290,10 +305,9 @@ class Run:
                 [self.harness],
                 self._env,
                 self._policy,
-                self._search,
-                self.config.search.samples,
+                (self._search.tasks, self.config.search.samples),
                 self._rollouts("selection"),
-                self.display.rollout,
+                on_done=self.display.rollout,
             )
             self._ledger.agent(f"selection-{name}", cost)
             return HarnessScore.of(scored[self.harness.id], self.version).reward
@@ -335,11 +349,6 @@ class Run:
             self.run.append(f"trajectories/{name}.jsonl", trajectory.to_json())
 
 
-def _told(score: HarnessScore) -> str:
-    failures = ", ".join(f"{kind} {count}" for kind, count in score.failures.items())
-    return f"search reward {score.reward:.3f} over {score.rollouts} rollouts" + (f" ({failures})" if failures else "")
-
-
 def planned(config: RunConfig, train_tasks: int) -> list[tuple[str, int]]:
     """Returns the rollouts that a fixed schedule will take, by unit, without doing anything.
 
@@ -359,6 +368,10 @@ def planned(config: RunConfig, train_tasks: int) -> list[tuple[str, int]]:
         else:
             scored = 1 + (search.iterations - 1) * search.candidates
             rows.append((f"{phase.name}: {search.iterations} iterations", scored * search.examples * search.samples))
+            if search.selection == "paired":
+                paired = PairedConfig()
+                tests = (search.iterations - 1) * paired.rounds * 2 * paired.samples(search.examples) * search.examples
+                rows.append((f"{phase.name}: re-tests, at most", tests))
         rows.append((f"test after {phase.name}", evaluation))
         rows.append((f"selection after {phase.name}", search.examples * search.samples))
     return rows
@@ -380,7 +393,9 @@ def start(config: RunConfig, env: EnvHandle, out: Path, *, resume: bool) -> dict
 
     from harness_sdk import models
     from harness_sdk.policies.transformers import load as load_model
+    from optimizers.controls import FSTProposer, PromptProposer
     from optimizers.offline_proposer import OfflineProposer
+    from optimizers.proposers.build import build
     from optimizers.trainer import TrainerConfig
 
     searches = any(phase.kind == "harness" for phase in phases(config.method, config.schedule.cycles))
@@ -390,6 +405,12 @@ def start(config: RunConfig, env: EnvHandle, out: Path, *, resume: bool) -> dict
             "Give --search.allow-uncaged to run them all the same; the run's record will say so"
         )
     h0 = load(config.harness or _baseline(env), env=env.prototype.domain.spec.name)
+    proposer = (
+        build(config.search.proposer, allow_uncaged=config.search.allow_uncaged) if searches else OfflineProposer()
+    )
+    if config.method == "fst":
+        offline = isinstance(proposer, OfflineProposer)
+        proposer = PromptProposer(h0.source) if offline else FSTProposer(proposer, h0.source)
     source = models.resolve(config.model)
     run = RunDir.open(out, asdict(config), resume=resume)
     if resume and (out / "result.json").is_file():
@@ -402,7 +423,7 @@ def start(config: RunConfig, env: EnvHandle, out: Path, *, resume: bool) -> dict
     trainer = Trainer(load_model(source, torch.float32).to(policy.model.device), trained)
     per_unit = planned(config, len(env.tasks("train")[: config.train_tasks or None]))
     with Display(sum(count for _, count in per_unit)) as display:
-        whale = Run(config, run, env, h0, OfflineProposer(), display)
+        whale = Run(config, run, env, h0, proposer, display)
         whale.attach(trainer, policy)
         return asyncio.run(whale.play())
 

@@ -22,6 +22,7 @@ from optimizers.evaluate import interval, summary
 from optimizers.ledger import AgentCost, Ledger, ProposerCost
 from optimizers.offline_proposer import OfflineProposer, mechanisms, merit
 from optimizers.proposer import Brief, Proposal, ScriptedProposer
+from optimizers.proposers.checks import checker
 from optimizers.recipes import Facts, Recipe
 from optimizers.rundir import RunDir, RunDirError, read_lines
 from optimizers.schedule import harness_over, phases, weights_over
@@ -145,7 +146,7 @@ def test_scores_of_other_weights_never_compete_and_the_incumbent_keeps_ties(tmp_
     assert archive.ids() == ["a", "b", "c"]
     assert archive.best(1, "c")[0] == "c" and archive.best(1, "a")[0] == "a"
     assert archive.best(1, "b")[1].reward == 0.5
-    archive.record("b", [solved, solved], 1)
+    archive.record("b", [solved, replace(solved, index=1)], 1)
     assert archive.best(1, "a")[0] == "b"
     assert len(archive.trajectories("b", 1)) == 2 and archive.source("a") == GOOD
     archive.write_frontier(1, "b")
@@ -274,7 +275,7 @@ def test_bad_proposals_cost_themselves_only(tmp_path: Path) -> None:
     rounds = ScriptedProposer([[*bad, GOOD, GOOD]])
     env = EnvHandle("riddles/Riddles-v0", {}).sealed()
     proposed = asyncio.run(rounds.propose(Brief("riddles", (), (), archive, "h0", 0, 3, 0))).candidates
-    admitted = meta_harness.admit(proposed, archive, env, env.tasks("search"), allow_uncaged=False)
+    admitted = meta_harness.admit(proposed, archive, "riddles", checker(env, env.tasks("search")[:3]))
     candidates, rejected = asyncio.run(admitted)
     assert [c.harness.name for c in candidates] == ["Good"] and len(rejected) == len(bad) + 1
     assert all(item.why for item in rejected) and "already" in rejected[-1].why
@@ -304,7 +305,7 @@ def test_candidates_that_misbehave_are_turned_away_before_any_model_call(
     archive = Archive(RunDir.open(tmp_path / "run", {}, resume=False))
     env = EnvHandle("riddles/Riddles-v0", {}).sealed()
     proposal = Proposal("bad", source, "h0", "parsing", "")
-    admitted = meta_harness.admit([proposal], archive, env, env.tasks("search"), allow_uncaged=False)
+    admitted = meta_harness.admit([proposal], archive, "riddles", checker(env, env.tasks("search")[:3]))
     candidates, rejected = asyncio.run(admitted)
     assert not candidates and f"[{finding}]" in rejected[0].why
 
@@ -316,7 +317,7 @@ def test_candidates_are_scored_on_the_same_tasks_with_the_same_seeds() -> None:
     policy = ScriptedPolicy(["<answer>2</answer>"])
     from harness_sdk import RolloutConfig
 
-    scored, cost = asyncio.run(meta_harness.score([one, other], env, policy, tasks, 2, RolloutConfig()))
+    scored, cost = asyncio.run(meta_harness.score([one, other], env, policy, (tasks, 2), RolloutConfig()))
     assert cost.rollouts == 12 and cost.unknown == 0
     seeds = [[(t.task.id, t.index, t.seed) for t in scored[h.id]] for h in (one, other)]
     assert seeds[0] == seeds[1] and len(seeds[0]) == 6

@@ -64,8 +64,9 @@ def searchqa_env(
             e.g. ``{"train": "search-r1", "search": "search-r1", "test": ["popqa", "musique"]}``. None takes the
             embedded questions.
         retriever: ``"bm25:CORPUS"`` or ``"pyserini:CORPUS"`` (a file, see `whale_env.retrieval.read_corpus`),
-            ``"pyserini:INDEX_DIRECTORY"``, a server's address, ``"none"``, or an object with ``search``. Without a
-            corpus it is the embedded one.
+            ``"pyserini:INDEX_DIRECTORY"``, ``"pyserini:NAME"`` (a prebuilt index of pyserini's), ``"faiss:…"`` (a dense
+            one, below), a server's address, ``"none"``, or an object with ``search``. Without a corpus it is the
+            embedded one.
         judge: A model that is asked where exact match says no: ``"openai:MODEL"`` or ``"anthropic:MODEL"``, either with
             ``@BASE_URL`` at its end, or an object with ``judge``. None: exact match alone.
         hops: Keep questions that need so many passages (embedded: 1 or 2).
@@ -75,6 +76,24 @@ def searchqa_env(
 
     Returns:
         The environment.
+
+    On a command line these stand in ``--env-args``, a JSON object. A prebuilt BM25 index by name, here Wikipedia in
+    passages of 100 words; it is fetched once (9 GB) into pyserini's cache::
+
+        --env-args '{"source": "nq-open", "retriever": "pyserini:wikipedia-dpr-100w"}'
+
+    A prebuilt dense index and the query encoder it was made with, a hub name or a directory; its texts are those of the
+    BM25 index that pyserini names for it, unless a third part names others. Where the encoder's name does not tell its
+    kind, it stands before it (`whale_env.retrieval.dense.ENCODERS`)::
+
+        "faiss:wikipedia-dpr-100w.dpr-multi@facebook/dpr-question_encoder-multiset-base"
+        "faiss:wikipedia-dpr-100w.dpr-multi@dpr=/models/questions@/data/lucene-with-the-texts"
+
+    A dense index of one's own, in pyserini's layout, with its encoder and its corpus file or Lucene index::
+
+        "faiss:/data/vectors@contriever=/models/contriever@/data/corpus.jsonl"
+
+    All of these need ``pip install 'whale-rl[search]'``, the dense ones ``faiss-cpu`` as well.
 
     Raises:
         whale_env.rows.DatasetError: A data set or the corpus cannot be read, a row is bad, or nothing is left.

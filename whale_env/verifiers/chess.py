@@ -77,9 +77,10 @@ def parse_move(board: chess.Board, text: str) -> chess.Move | None:
     token = token.rstrip("+#!?")
     if uci := _UCI.fullmatch(token):
         try:
-            return board.parse_uci(uci[1] + (uci[2] or "").lower())
+            move = board.parse_uci(uci[1] + (uci[2] or "").lower())
         except ValueError:
             return None
+        return None if uci[2] and not move.promotion else move  # "e1g1q" is read as castling
     if _SAN.fullmatch(token):
         try:
             return board.parse_san(token)

@@ -18,7 +18,7 @@ from functools import lru_cache
 from whale_env.verifiers.math_text import boxed_answer
 from whale_env.verifiers.worker_pool import WorkerPool
 
-__all__ = ["UnparsableReferenceError", "boxed_answer", "check_reference", "math_equal"]
+__all__ = ["UnparsableReferenceError", "boxed_answer", "check_reference", "math_equal", "worker_cpu_seconds"]
 
 _MAX_LENGTH = 20_000  # characters; longer texts are compared as text only
 _PLAIN = re.compile(r"([-+]?)\s*((?:[0-9]+|[1-9][0-9]{0,2}(?:,[0-9]{3})+)(?:\.[0-9]*)?|\.[0-9]+)(?:\s*/\s*([0-9]+))?")
@@ -40,7 +40,7 @@ def math_equal(reference: str, answer: str) -> bool:
 
     Returns:
         False also where the question cannot be decided within the time and memory limits. Safe from any thread; at
-        most five seconds.
+        most five seconds, unless the machine lets the worker hardly run at all: then it waits rather than guess.
     """
     given = answer.strip()
     if not given or given.lower() == "nan" or not reference.strip():
@@ -96,6 +96,11 @@ def _plain(text: str) -> Fraction | str | None:
         return None
     value = Fraction(number.rstrip(".")) / int(denominator or 1)
     return -value if sign == "-" else value
+
+
+def worker_cpu_seconds() -> float:
+    """Processor time of the processes that work for this one, their start included; for measuring."""
+    return _pool.cpu_seconds()
 
 
 def check_reference(reference: str) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import sympy
 from sympy.core.function import AppliedUndef
 
-from whale_env.verifiers.math_expression import Unreadable
+from whale_env.verifiers.math_expression import Unreadable, expression
 from whale_env.verifiers.math_leaf import letter_unit
 from whale_env.verifiers.math_parse import as_set, parse
 from whale_env.verifiers.math_text import canonical, cleaned, without_prose
@@ -179,15 +179,37 @@ def _same_choice(left: Value, right: Value) -> bool:
 
 
 def _same_text(left: Value, right: Value) -> bool:
+    if isinstance(left, sympy.Mul) and isinstance(right, Text) and re.fullmatch("[A-Za-z]{3,8}", right.words):
+        return same_expression(left, expression(right.words))  # "bac" is no word where a product is asked for
     one, two = (_word_form(side) for side in (left, right))
     if one is None or two is None:
-        return False
+        return _same_as_words(left, right)
     return one == two or (min(len(one), len(two)) > 1 and one.lower() == two.lower())
+
+
+def _same_as_words(left: Value, right: Value) -> bool:
+    """Whether words name the set on the other side."""
+    text, other = (left, right) if isinstance(left, Text) else (right, left)
+    words = " ".join(re.findall("[a-z]+", text.words.lower())) if isinstance(text, Text) else ""
+    named = next((value for names, value in _NAMED_SETS if words in names), None)
+    return named is not None and _same_set(named, other)
+
+
+_NAMED_SETS: tuple[tuple[frozenset[str], Any], ...] = (
+    (
+        frozenset({"all real numbers", "all reals", "the real numbers", "any real number", "real numbers"}),
+        sympy.S.Reals,
+    ),
+    (frozenset({"all integers", "the integers", "any integer", "integers"}), sympy.S.Integers),
+    (frozenset({"no solution", "no solutions", "the empty set", "empty set"}), Finite(())),
+)
 
 
 def _word_form(value: Value) -> str | None:
     if isinstance(value, Text):
         words = re.sub(r"[.,!?()'\"$]", " ", value.words).split()
+        if " ".join(words).lower() == "no solutions":
+            words = ["no", "solution"]
         return " ".join(words[1:] if len(words) > 1 and words[0].lower() in ("a", "an", "the") else words)
     if isinstance(value, sympy.Symbol):
         return str(value)
@@ -407,7 +429,9 @@ def _same_items(left: Value, right: Value) -> bool:
     if isinstance(left, Bracketed):
         return isinstance(right, Items) and left.opening + left.closing == "()" and _same_in_order(ones, twos)
     if isinstance(right, Bracketed):
-        return right.opening + right.closing == "()" and (
+        # square brackets are a program's list where they can be no interval
+        listed = len(twos) > 2 or all(isinstance(two, Bracketed) for two in twos)
+        return right.opening + right.closing in ("()", "[]" if listed else "()") and (
             _same_in_order(ones, twos) if _labels(ones) else _same_in_any_order(ones, twos)
         )
     if isinstance(left, Items) and isinstance(right, Items):
@@ -481,12 +505,24 @@ def _distinct(items: list[Value]) -> list[Value]:
 
 
 def _same_matrix(left: Value, right: Value) -> bool:
+    left, right = _matrix_of_rows(left), _matrix_of_rows(right)
     if isinstance(left, Bracketed) or isinstance(right, Bracketed):
         left, right = _components(left), _components(right)
         return left is not None and right is not None and _same_in_order(left, right)
     if not isinstance(left, sympy.MatrixBase) or not isinstance(right, sympy.MatrixBase) or left.shape != right.shape:
         return False
     return all(same_expression(one, two) for one, two in zip(left, right, strict=True))
+
+
+def _matrix_of_rows(value: Value) -> Value:
+    """Reads a program's ``[[1, 2], [3, 4]]`` as the matrix with these rows; other values stay."""
+    if not isinstance(value, Bracketed) or not all(isinstance(row, Bracketed) for row in value.items):
+        return value
+    rows = [[exact(item) for item in row.items] for row in value.items]
+    same_length = len({len(row) for row in rows}) == 1
+    if not rows or not same_length or not all(isinstance(item, sympy.Expr) for row in rows for item in row):
+        return value
+    return sympy.ImmutableMatrix(rows)
 
 
 def _components(value: Value) -> list[Value] | None:

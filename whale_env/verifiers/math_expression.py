@@ -118,6 +118,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "\\max": sympy.Max, "\\min": sympy.Min,
     "\\gcd": lambda *values: sympy.gcd(list(values)), "\\lcm": lambda *values: sympy.lcm(list(values)),
 }  # fmt: skip
+_OF_SETS = frozenset({"\\max", "\\min", "\\gcd", "\\lcm"})
 _INVERSE = {"\\sin": sympy.asin, "\\cos": sympy.acos, "\\tan": sympy.atan}
 _GREEK_PATTERN = (
     "alpha|beta|gamma|delta|epsilon|zeta|eta|theta|iota|kappa|lambda|mu|nu|xi|rho|sigma|tau|upsilon|phi|chi|psi|omega"
@@ -195,6 +196,8 @@ class _Reader:
             token = self.take()
             # the sign of \pm is drawn before its operand is read, in the order of the text
             factor = {"+": 1, "-": -1}.get(token) or self.sign(token)
+            if self.peek() in ("+", "-"):  # programs print the negative term of a sum as "+ -1"
+                factor *= -1 if self.take() == "-" else 1
             value = value + factor * self.product()
         self.depth -= 1
         return value
@@ -326,6 +329,8 @@ class _Reader:
 
     def symbol(self) -> Any:
         name = self.take().lstrip("\\")
+        if self.peek() == "^":
+            self.subscript_first()
         if self.peek() == "_":
             self.take()
             name += "_" + self.subscript()
@@ -335,6 +340,24 @@ class _Reader:
         if name[0] in _UNKNOWN_FUNCTIONS and self.peek() == "(":
             return sympy.Function(name)(*self.arguments("(", ")"))
         return sympy.Symbol(name)
+
+    def subscript_first(self) -> None:
+        """Brings ``x^2_1`` into the order ``x_1^2``."""
+        middle = self.after_argument(self.at + 1)
+        if middle < len(self.tokens) and self.tokens[middle] == "_":
+            end = self.after_argument(middle + 1)
+            self.tokens[self.at : end] = self.tokens[middle:end] + self.tokens[self.at : middle]
+
+    def after_argument(self, start: int) -> int:
+        """The place after the group, sign and digit, or single token that begins at ``start``."""
+        if start < len(self.tokens) and self.tokens[start] in "+-":
+            start += 1
+        depth = 0
+        for place in range(start, len(self.tokens)):
+            depth += {"{": 1, "}": -1}.get(self.tokens[place], 0)
+            if depth <= 0:
+                return place + 1
+        return len(self.tokens)
 
     def subscript(self) -> str:
         if self.peek() != "{":
@@ -371,6 +394,8 @@ class _Reader:
             function, power = _INVERSE[name], None
         if self.peek() == "(":
             values = self.arguments("(", ")")
+        elif self.peek() == "\\{" and name in _OF_SETS:
+            values = self.arguments("\\{", "\\}")
         elif self.peek() == "{":
             values = [self.group("{", "}")]
         else:

@@ -54,6 +54,12 @@ def grouped(text: str) -> str:
 
 _DECIMAL = re.compile(r"[-+]?\s*(?:([0-9]+)\.([0-9]*)|\.([0-9]+))")
 _REPEATING = re.compile(r"([-+]?)\s*([0-9]*)\.([0-9]*)\s*\\(?:overline|bar|dot)\s*\{?\s*([0-9]+)\s*\}?")
+_DOTTED = re.compile(r"([-+]?)\s*([0-9]*)\.([0-9]*?)([0-9]+?)\4{2,}\s*\\ldots")
+_NUMBER_WORDS = (
+    "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve", "thirteen", "fourteen",
+    "fifteen", "sixteen",
+)  # fmt: skip
+_BASES = {word: str(base) for base, word in enumerate(_NUMBER_WORDS, 2)}
 _BASED = re.compile(
     r"([0-9][0-9A-F]*+|[A-F]++[0-9][0-9A-F]*+)\s*_\s*(?:\{\s*(?:\\text\{\s*)?([0-9]+|[a-z]+)\s*\}?\s*\}|([0-9]+))"
 )
@@ -123,7 +129,7 @@ def leaf(text: str) -> Value:
             raise Unreadable("a number too long to read")
         value = sympy.Rational(f"{whole}.{fraction or '0'}")
         return Decimal(-value if text[0] == "-" else value, len(digits), len(fraction))
-    repeating = _REPEATING.fullmatch(text)
+    repeating = _REPEATING.fullmatch(text) or (_DOTTED.fullmatch(text) if len(text) < 100 else None)
     if repeating:
         sign, whole, fraction, period = repeating.groups()
         if len(text) < 200:
@@ -132,7 +138,8 @@ def leaf(text: str) -> Value:
             return -value if sign == "-" else value
     based = _BASED.fullmatch(text)
     if based:
-        return Based(based.group(1).lstrip("0") or "0", based.group(2) or based.group(3))
+        base = based.group(2) or based.group(3)
+        return Based(based.group(1).lstrip("0") or "0", _BASES.get(base, base))
     quantity = _quantity(text)
     if quantity is not None:
         return quantity

@@ -8,6 +8,7 @@ marks, thousands separators) to one small LaTeX dialect, which `math_parse` read
 from __future__ import annotations
 
 import re
+import unicodedata
 
 from whale_env.verifiers.final_text import final_text
 
@@ -134,6 +135,8 @@ _FINAL = re.compile(r"(?i:final answer is|answer is|answer:)\s*(\$[^$]{1,200}\$)
 _UNICODE = str.maketrans(
     {
         "−": "-", "–": "-", "—": "-", "‐": "-", "‑": "-", "﹣": "-", "－": "-", "＋": "+", "＝": "=",  # noqa: RUF001
+        "✕": r"\times ", "✖": r"\times ", "⨯": r"\times ", "•": r"\cdot ", "⁄": "/", "º": r"^\circ ", "˚": r"^\circ ",  # noqa: RUF001
+        "℃": r"^\circ C", "℉": r"^\circ F",
         "×": r"\times ", "⋅": r"\cdot ", "·": r"\cdot ", "∙": r"\cdot ", "∗": "*", "÷": r"\div ", "∕": "/",  # noqa: RUF001
         "π": r"\pi ", "∞": r"\infty ", "√": r"\sqrt ", "°": r"^\circ ", "′": "'", "’": "'",  # noqa: RUF001
         "≤": r"\le ", "≥": r"\ge ", "⩽": r"\le ", "⩾": r"\ge ", "≠": r"\ne ", "≈": r"\approx ",
@@ -142,15 +145,59 @@ _UNICODE = str.maketrans(
         "½": r"\frac{1}{2}", "⅓": r"\frac{1}{3}", "⅔": r"\frac{2}{3}", "¼": r"\frac{1}{4}", "¾": r"\frac{3}{4}",
         "⅕": r"\frac{1}{5}", "⅖": r"\frac{2}{5}", "⅗": r"\frac{3}{5}", "⅘": r"\frac{4}{5}", "⅙": r"\frac{1}{6}",
         "⅚": r"\frac{5}{6}", "⅛": r"\frac{1}{8}", "⅜": r"\frac{3}{8}", "⅝": r"\frac{5}{8}", "⅞": r"\frac{7}{8}",
-        "⁰": "^{0}", "¹": "^{1}", "²": "^{2}", "³": "^{3}", "⁴": "^{4}", "⁵": "^{5}", "⁶": "^{6}", "⁷": "^{7}",
-        "⁸": "^{8}", "⁹": "^{9}", "⁻": "^-", "…": r"\ldots ", "⟨": r"\langle ", "⟩": r"\rangle ",
-        "₀": "_0", "₁": "_1", "₂": "_2", "₃": "_3", "₄": "_4", "₅": "_5", "₆": "_6", "₇": "_7", "₈": "_8", "₉": "_9",
-        "θ": r"\theta ", "α": r"\alpha ", "β": r"\beta ", "γ": r"\gamma ", "λ": r"\lambda ",  # noqa: RUF001
-        "φ": r"\phi ", "ω": r"\omega ",
+        "…": r"\ldots ", "⟨": r"\langle ", "⟩": r"\rangle ", "∛": r"\sqrt[3] ", "∜": r"\sqrt[4] ",
         "\u00a0": " ", "\u2009": " ", "\u202f": " ", "\u2002": " ", "\u2003": " ", "\u200b": "", "\ufeff": "",
         "£": "$", "€": "$", "¥": "$", "₹": "$", "％": "%", "，": ",", "：": ":", "（": "(", "）": ")", "。": ".",  # noqa: RUF001
     }
 )  # fmt: skip
+
+_GREEK = (
+    "Αα Ββ Γγ Δδ Εε Ζζ Ηη Θθ Ιι Κκ Λλ Μμ Νν Ξξ Οο Ππ Ρρ Σσ Ττ Υυ Φφ Χχ Ψψ Ωω",  # noqa: RUF001
+    "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu "
+    "nu xi o pi rho sigma tau upsilon phi chi psi omega",
+)
+_GREEK_LETTERS = {
+    letter: name if name == "o" else f"\\{name.capitalize() if place == 0 else name} "
+    for pair, name in zip(_GREEK[0].split(), _GREEK[1].split(), strict=True)
+    for place, letter in enumerate(pair)
+    if place or name in ("gamma", "delta", "theta", "lambda", "xi", "pi", "sigma", "phi", "psi", "omega")
+} | {
+    "ϵ": r"\epsilon ",
+    "ϕ": r"\phi ",
+    "ϑ": r"\theta ",
+    "ϱ": r"\rho ",  # noqa: RUF001
+    "ς": r"\sigma ",
+    "∆": r"\Delta ",
+    "Ω": r"\Omega ",
+}
+# the letter before the name of a unit is the prefix "micro"
+_GREEK_LETTER = re.compile(rf"(?![μµ][A-Za-z])[{''.join(_GREEK_LETTERS)}]")
+# full-width forms and the mathematical alphabets, which are the plain characters in another dress
+_DRESSED = re.compile("[\uff01-\uff5e\U0001d400-\U0001d7ff]")
+_RAISED = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁼⁽⁾ⁿⁱ", "0123456789+-=()ni", strict=True))
+_LOWERED = dict(zip("₀₁₂₃₄₅₆₇₈₉₊₋₌₍₎ₙₖₘₐₓ", "0123456789+-=()nkmax", strict=True))
+_RAISED_RUN = re.compile(f"[{''.join(_RAISED)}]+")
+_LOWERED_RUN = re.compile(f"[{''.join(_LOWERED)}]+")
+_SMALL_FRACTION = re.compile("([⁰¹²³⁴⁵⁶⁷⁸⁹]+)[⁄∕/]([₀₁₂₃₄₅₆₇₈₉]+)")  # noqa: RUF001
+
+
+def _plain_characters(text: str) -> str:
+    """Brings Unicode mathematics to LaTeX."""
+    if text.isascii():
+        return text
+    text = _DRESSED.sub(lambda match: unicodedata.normalize("NFKC", match.group()), text)
+    text = _SMALL_FRACTION.sub(
+        lambda match: rf"\frac{{{_spelled(match.group(1), _RAISED)}}}{{{_spelled(match.group(2), _LOWERED)}}}", text
+    )
+    text = _RAISED_RUN.sub(lambda match: f"^{{{_spelled(match.group(), _RAISED)}}}", text)
+    text = _LOWERED_RUN.sub(lambda match: f"_{{{_spelled(match.group(), _LOWERED)}}}", text)
+    text = text.translate(_UNICODE).replace("µ", "μ")
+    return _GREEK_LETTER.sub(lambda match: _GREEK_LETTERS[match.group()], text)
+
+
+def _spelled(run: str, letters: dict[str, str]) -> str:
+    return "".join(letters[char] for char in run)
+
 
 _DOUBLED = re.compile(r"\\\\(?:[dtc]?frac|sqrt|left|right|text|mathrm|boxed|pmod|overline)\b")
 _DOUBLED_ANY = re.compile(r"\\\\(?=[A-Za-z])")
@@ -174,7 +221,9 @@ _UNIT_FRACTION = re.compile(
 _NUMBERS_WITHOUT = re.compile(r"(\\mathbb\s*\{?\s*[A-Z]\s*\}?)\s*-\s*(?=\\\{)")
 _TO = re.compile(r"(?<=[0-9])\s*(?:\\text\{\s*to\s*\}|(?<=\s)to(?=\s))\s*(?=[0-9])")
 _SPELLINGS = (
-    (re.compile(r"\\[dtc]frac(?![A-Za-z])"), r"\\frac"),
+    (re.compile(r"\\(?:[dtcs]|nice)frac(?![A-Za-z])"), r"\\frac"),
+    (re.compile(r"\\[dt]binom(?![A-Za-z])"), r"\\binom"),
+    (re.compile(r"\\([RZNQ])(?![A-Za-z])"), r"\\mathbb{\1}"),
     (re.compile(r"\\(?:leqslant|leqq|leq)(?![A-Za-z])|<=|=<"), r"\\le "),
     (re.compile(r"\\(?:geqslant|geqq|geq)(?![A-Za-z])|>=|=>"), r"\\ge "),
     (re.compile(r"\\neq(?![A-Za-z])|!=|\\not\s*="), r"\\ne "),
@@ -208,6 +257,13 @@ _LABEL = re.compile(
     r"^\s*(?!lambda)(?:\\text\{\s*)?(?:[A-Za-z][A-Za-z ]*[A-Za-z]\s*:|(?:[Tt]he )?(?:final )?answer is)\s*\}?"
     r"(?=\s*[-+]?[0-9.\\$(\[])"
 )
+# a comma pulled to its group by a negative space, as in "11,\\! 111"
+_TIGHT_COMMA = re.compile(r"(?<=[0-9]),\\!\s*(?=[0-9]{3}(?![0-9]))")
+_ESCAPED_BREAK = re.compile(r"\\n(?![a-z])")
+_LAYOUT = re.compile(
+    r"\\(?:begin|end)\s*\{(?:equation|align|aligned|gather|gathered|split|math|displaymath|multline|eqnarray)\*?\}"
+)
+_CURRENCY = re.compile(r"^\s*(?:US\s?\\?\$|(?:USD|EUR|GBP|INR|CNY|RMB|Rs\.?)\s?)(?=\s*[-+]?[0-9.])")
 _THIN_GROUPS = re.compile(r"(?<![0-9.])([0-9]{1,3})((?:\\,[0-9]{3})+)(?![0-9])")
 _SPACED_GROUPS = re.compile(r"(?<![0-9.,])([1-9][0-9]{0,2})((?: [0-9]{3})+)(?![0-9/])(?! [0-9]{1,2}(?![0-9/]))")
 _STARS = re.compile(r"^\*\*(.*)\*\*$", re.DOTALL)
@@ -225,13 +281,16 @@ def cleaned(text: str, *, reference: bool = False) -> str:
     stars = _STARS.match(text)
     if stars:
         text = stars.group(1)
-    text = text.translate(_UNICODE)
+    text = _plain_characters(text)
     if "\\\\" in text and "\\begin" not in text and (reference or _DOUBLED.search(text)):
         text = _DOUBLED_ANY.sub(r"\\", text).replace("\\\\{", "\\{").replace("\\\\}", "\\}")
     if reference:
-        text = text.replace("\\n", " ") if text.startswith("\\n") else text
+        text = _ESCAPED_BREAK.sub(" ", text) if _ESCAPED_BREAK.match(text) else text
+    text = _LAYOUT.sub(" ", text) if "\\begin" in text else text
+    text = _TIGHT_COMMA.sub(",", text)
     text = _THIN_GROUPS.sub(lambda match: match.group(1) + match.group(2).replace("\\,", ""), text)
     text = _LABEL.sub("", text)
+    text = _CURRENCY.sub("", text)
     money = _MONEY_TAIL.match(text)
     if money:
         text = money.group(1)

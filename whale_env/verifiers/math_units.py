@@ -69,7 +69,7 @@ def _words(text: str) -> list[str]:
         if name is None:
             words.append("/")
             continue
-        name = name.strip(".").lower() if len(name) > 1 else name
+        name = name.replace(".", "").lower() if len(name) > 1 else name
         name = _IRREGULAR.get(name, name)
         if name.endswith("s") and len(name) > 2 and name not in _KNOWN:
             name = _IRREGULAR.get(name[:-1], name[:-1])

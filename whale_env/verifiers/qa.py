@@ -5,7 +5,10 @@ The default rule mends where that one says "equal" for different things or "diff
 
 * numbers keep sign and decimal point and lose thousands commas and trailing zeros: ``3.14`` is not ``314``, ``9.436``
   is not ``9,436``, ``-5`` is not ``5``, ``12.0`` is ``12``; ``1/2`` and the score ``1-2`` are not ``12``;
-* typographic punctuation counts as its ASCII kin: curly quotes, dashes, full-width stops, the minus sign;
+* typographic punctuation counts as its ASCII kin: curly quotes, dashes, full-width stops, the minus sign; so do
+  full-width and ligature letters, Roman numerals and digits of any script, and small digits after a letter (``H₂O``);
+  a small digit after a digit is a power (``10²`` is not ``102``); zero-width characters around a text are not there;
+* a space between true groups of three digits separates thousands, as a comma does;
 * an ``a`` at the end is a letter, not an article (``vitamin A``), and ``#`` or ``+`` after a letter stays (``C#``);
 * what normalises to nothing matches nothing, so neither an empty answer nor ``...`` can be right.
 
@@ -33,20 +36,48 @@ _MARKS = str.maketrans("", "", _POINT + _MINUS + _SHARP + _PLUS + _BETWEEN)
 _DASHES = str.maketrans({"\u2212": "-", "\u2010": "-", "\u2011": "-", "\ufe63": "-", "\uff0d": "-"})
 
 
+_DRESSED = re.compile("[\u2103\u2109\u2116\u2160-\u217f\ufb00-\ufb06\uff01-\uff5e\U0001d400-\U0001d7ff]")
+_SMALL_DIGITS = re.compile("(?<=[^\\W\\d_])[\u00b2\u00b3\u00b9\u2070\u2074-\u2079\u2080-\u2089]+")
+_VULGAR_FRACTION = re.compile("([0-9]?)([\u00bc-\u00be\u2150-\u215e])")
+
+
+def _plain_characters(text: str) -> str:
+    """Undoes what is only another way to write the same characters."""
+    text = _UNSEEN_ENDS.sub("", text)
+    if text.isascii():
+        return text
+    text = _DRESSED.sub(lambda match: unicodedata.normalize("NFKC", match.group()), text)
+    text = _SMALL_DIGITS.sub(lambda match: unicodedata.normalize("NFKC", match.group()), text)
+    text = _VULGAR_FRACTION.sub(_spelled_fraction, text)
+    return "".join(str(unicodedata.decimal(char)) if char.isdecimal() else char for char in text)
+
+
+def _spelled_fraction(match: re.Match[str]) -> str:
+    whole, fraction = match.groups()
+    return f"{whole}{' ' if whole else ''}{unicodedata.normalize('NFKC', fraction)}".replace("\u2044", "/")
+
+
+# byte-order marks, zero-width characters, direction marks and controls around a text; inside, a joiner joins
+_UNSEEN = r"[\s\x00-\x1f\x7f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]"
+_UNSEEN_ENDS = re.compile(rf"\A{_UNSEEN}+|(?<!{_UNSEEN}){_UNSEEN}+\Z")
+
+
 class _Removed(dict[int, int | None]):
     """A translation table, filled on demand, that drops punctuation of any script and currency signs."""
 
     def __missing__(self, code: int) -> int | None:
         char = chr(code)
-        dropped = char in string.punctuation or char == "\u00b4" or unicodedata.category(char) in _DROPPED
+        dropped = char in string.punctuation or char in _LIKE_PUNCTUATION or unicodedata.category(char) in _DROPPED
         self[code] = None if dropped else code
         return self[code]
 
 
+_LIKE_PUNCTUATION = "\u00b4\u02bb\u02bc\u00a9\u00ae\u2122"  # an accent and letters that are typed as apostrophes, © ® ™
 _DROPPED = frozenset({"Pc", "Pd", "Ps", "Pe", "Pi", "Pf", "Po", "Sc"})
 _REMOVED = _Removed()
 
 _THOUSANDS = re.compile(r"(?<![\d.,])[1-9]\d{0,2}(?:,\d{3})+(?![\d,])")
+_SPACED_THOUSANDS = re.compile(r"(?<![\w.,])[1-9]\d{0,2}(?:[ \u00a0\u2009\u202f]\d{3})+(?![\d,]|[ \u00a0]\d)")
 _DECIMAL = re.compile(r"(?<![\d.])(\d*)\.(\d+)(?!\d)(?!\.\d)")
 _BROKEN_GROUP = re.compile(r"(?<=\d),(?=\d)")
 _SIGN = re.compile(r"(?:(?<=\s)|(?<=^)|(?<=\()|(?<=\$))-(?=[$€£]?\d|\.\d)")
@@ -63,7 +94,9 @@ def squad_normalised(text: str) -> str:
 
 def normalised(text: str) -> str:
     """The normal form under the default rule; empty when ``text`` says nothing."""
-    text = unicodedata.normalize("NFC", text).translate(_MARKS).translate(_DASHES).lower()
+    text = _plain_characters(unicodedata.normalize("NFC", text)).translate(_MARKS).translate(_DASHES).lower()
+    text = text.replace("i\u0307", "i")  # what becomes of a capital dotted I
+    text = _SPACED_THOUSANDS.sub(lambda match: "".join(match.group().split()), text)
     text = _THOUSANDS.sub(lambda match: match.group().replace(",", ""), text)
     text = _DECIMAL.sub(_canonical_decimal, text)
     text = _BROKEN_GROUP.sub(_POINT + _POINT, text)

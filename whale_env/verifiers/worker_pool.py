@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import json
+import math
 import os
 import select
 import subprocess
@@ -28,7 +29,9 @@ _BOOTSTRAP = (
     "sys.modules['whale_env'] = package; from whale_env.verifiers.math_worker import main; main()"
 )
 _SECONDS = 4.2  # wall time of one question
-_PATIENCE = 60.0  # a start takes half a second and a free worker is soon found; longer only on a starved machine
+_FAIR_CPU_SECONDS = 0.25  # a question that had less of a processor in that time was held up, not hard
+_IDLE_CPU_SECONDS = 0.05  # a worker that ended with less than that had not begun
+_PATIENCE = 180.0  # a start takes half a second and a free worker is soon found; longer only on a starved machine
 _MAX_WORKERS = 4
 
 
@@ -56,26 +59,40 @@ class _Worker:
                 f"(exit code {self._process.returncode}). Does `{sys.executable} -c 'import sympy'` work here?"
             )
 
-    def ask(self, request: bytes, deadline: float) -> bytes | None:
-        """The reply line, or None when the worker died or the deadline passed (it is then of no further use)."""
+    def ask(self, request: bytes) -> bytes | None:
+        """The reply line, or None when the worker died or ran out of time (it is then of no further use)."""
         stdin = self._process.stdin
         if stdin is None:
             return None
+        enough = self.cpu_seconds() + _FAIR_CPU_SECONDS
         try:
             # The worker reads before it computes, so a blocking write ends unless the worker is dead.
             stdin.write(request)
         except OSError:
             return None
-        return self._line(deadline)
+        return self._line(time.monotonic() + _SECONDS, enough)
 
-    def _line(self, deadline: float) -> bytes | None:
+    def cpu_seconds(self) -> float:
+        """Processor time used so far, also by a process that has ended and is not reaped; infinite if unknown."""
+        try:
+            fields = Path(f"/proc/{self._process.pid}/stat").read_bytes().rpartition(b")")[2].split()
+        except OSError:
+            return math.inf
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def _line(self, deadline: float, enough: float = 0.0) -> bytes | None:
+        """Reads a line; a worker with less than ``enough`` seconds of CPU time gets more than the deadline."""
         stdout = self._process.stdout
         if stdout is None:
             return None
         reply = b""
+        last = deadline + _PATIENCE
         while not reply.endswith(b"\n"):
             left = deadline - time.monotonic()
             if left <= 0 or not _readable(stdout.fileno(), left):
+                if self.cpu_seconds() < enough and deadline < last:
+                    deadline = time.monotonic() + 0.2
+                    continue
                 return None
             piece = os.read(stdout.fileno(), 65536)
             if not piece:
@@ -109,8 +126,9 @@ def _readable(descriptor: int, seconds: float) -> bool:
 class WorkerPool:
     """Asks workers; at most a few exist, and a worker has less than five seconds for a question.
 
-    The time that it takes to start a worker, or to get one while all are busy, does not count against the question:
-    a verdict must not depend on how busy the machine is.
+    The time that it takes to start a worker, or to get one while all are busy, does not count against the question,
+    nor does the time in which the machine gave the worker next to no processor: a verdict must not depend on how busy
+    the machine is.
     """
 
     def __init__(self, size: int | None = None) -> None:
@@ -141,10 +159,11 @@ class WorkerPool:
     def _ask(self, request: bytes) -> Any:
         for _ in range(2):
             fresh, worker = self._worker()
-            started = time.monotonic()
+            before, used = worker.cpu_seconds(), 0.0
             reply = None
             try:
-                reply = worker.ask(request, started + _SECONDS)
+                reply = worker.ask(request)
+                used = worker.cpu_seconds() - before
             finally:  # also when the caller is interrupted: a late reply must not meet the next question
                 with self._lock:
                     if reply is None:
@@ -156,7 +175,7 @@ class WorkerPool:
             if reply is not None:
                 return json.loads(reply)
             # An idle worker may have died unnoticed, through no fault of this question: that one is asked again.
-            if fresh or time.monotonic() > started + 0.1:
+            if fresh or not used < _IDLE_CPU_SECONDS:
                 return None
         return None
 
@@ -168,6 +187,12 @@ class WorkerPool:
         with self._lock:
             self._all.add(worker)
         return True, worker
+
+    def cpu_seconds(self) -> float:
+        """Processor time that the present workers have used, their start included."""
+        with self._lock:
+            workers = list(self._all)
+        return sum(worker.cpu_seconds() for worker in workers)
 
     def close(self) -> None:
         """Ends all workers; the next question starts new ones."""

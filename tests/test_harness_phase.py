@@ -1,0 +1,147 @@
+"""One harness phase through the real loop, with a scripted policy: selection, racing, kept rollouts, the archive."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import riddles  # noqa: F401  # registers riddles/Riddles-v0
+
+from harness_sdk import RolloutConfig, ScriptedPolicy
+from harness_sdk.loader import load_source
+from harness_sdk.types import Message
+from optimizers.archive import Archive, Entry
+from optimizers.config import HarnessConfig, RunConfig
+from optimizers.evaluation_cache import EvaluationCache
+from optimizers.meta_harness import MetaHarness, Place
+from optimizers.proposer import Proposal
+from optimizers.proposers.checks import checker
+from optimizers.rundir import RunDir
+from optimizers.schedule import Phase
+from whale_env.core import EnvHandle
+
+SOURCE = """from harness_sdk import Harness
+
+
+class Rated(Harness):
+    system = "{word}"
+    max_turns = 1
+"""
+
+
+def skilled(messages: Sequence[Message]) -> str:
+    """Solves the first so many riddles: as many as the system text says."""
+    skill = int(messages[0]["content"])
+    number = int(messages[-1]["content"].split()[2])
+    return f"<answer>{2 * number if number < skill else -1}</answer>"
+
+
+class Search:
+    """A search at weights version 0, from a harness that solves three of ten."""
+
+    def __init__(self, path: Path, **options: Any) -> None:
+        self.env = EnvHandle("riddles/Riddles-v0", {}).sealed()
+        self.config = RunConfig(env="riddles/Riddles-v0", search=HarnessConfig(examples=10, samples=1, **options))
+        self.run = RunDir.open(path / "run", {}, resume=(path / "run").exists())
+        self.archive = Archive(self.run)
+        self.h0 = load_source(SOURCE.format(word=3))
+        self.archive.add(Entry(self.h0.id, "h0", None, "", "", 0, 0), self.h0)
+        cache = EvaluationCache(self.run.path / "kept") if options.get("reuse") else None
+        check = checker(self.env, self.env.tasks("search")[:2])
+        self.search = MetaHarness(self.config, self.env, self.archive, check, self._rollouts, cache)
+        self.outcomes: list[dict[str, Any]] = []
+        self.accepted = self.h0.id
+
+    def _rollouts(self, label: str) -> RolloutConfig:
+        return RolloutConfig(phase=label)
+
+    def iterate(self, *skills: int) -> tuple[dict[str, Any], int]:
+        """Runs the next iteration over candidates of given skills; returns its outcome and the rollouts it took."""
+        policy = ScriptedPolicy(skilled)
+        proposals = [
+            Proposal(f"skill-{skill}", SOURCE.format(word=skill), self.h0.id, "prompt", "") for skill in skills
+        ]
+        place = Place(Phase("harness", 1), len(self.outcomes) + 1, 0, 2, self.outcomes)
+        outcome, cost = asyncio.run(self.search.iterate(policy, self.accepted, proposals, place))
+        self.outcomes.append(json.loads(json.dumps(outcome)))
+        self.accepted = outcome["accepted"]
+        return outcome, cost.rollouts
+
+    def name(self) -> str:
+        return self.archive.entry(self.accepted).name
+
+
+def test_argmax_takes_the_best_and_keeps_the_incumbent_on_ties(tmp_path: Path) -> None:
+    search = Search(tmp_path)
+    outcome, rollouts = search.iterate()
+    assert (outcome["best"], rollouts, search.name()) == (0.3, 10, "h0")
+    outcome, rollouts = search.iterate(2, 8, 5)
+    assert (outcome["best"], rollouts, search.name()) == (0.8, 30, "skill-8")
+    outcome, _ = search.iterate(8, 7)  # skill-8 again is the same source
+    assert search.name() == "skill-8" and [r["name"] for r in outcome["refused"]] == ["skill-8"]
+    index = (search.archive.folder / "index.md").read_text()
+    assert "skill-8" in index and len(search.archive.summary()) == 1 + 3 + 2
+
+
+def test_paired_selection_takes_what_fresh_rollouts_confirm(tmp_path: Path) -> None:
+    search = Search(tmp_path, selection="paired")
+    search.iterate()
+    outcome, rollouts = search.iterate(9, 2)
+    assert search.name() == "skill-9" and outcome["retest"]["accepted"] and rollouts > 20
+    assert outcome["retest"]["comparison"]["gain"] == pytest.approx(0.6)
+    outcome, _ = search.iterate(4, 1)
+    assert search.name() == "skill-9" and outcome["retest"] is None  # nothing was better than it
+
+
+def test_ten_examples_are_too_few_for_a_careful_phase(tmp_path: Path) -> None:
+    search = Search(tmp_path, selection="paired")
+    search.iterate()
+    outcome, _ = search.iterate(4)  # one task of ten: chance could have done it
+    assert search.name() == "h0" and outcome["retest"]["accepted"] is False
+
+
+def test_a_holdout_slice_is_seen_by_the_retest_only(tmp_path: Path) -> None:
+    search = Search(tmp_path, selection="paired", holdout=0.3)
+    search.iterate()
+    outcome, _ = search.iterate(9)
+    assert len(search.search.searched) == 7 and len(search.search.held) == 3
+    assert outcome["scored"][0]["rollouts"] == 7 and outcome["retest"]["holdout"] is not None
+
+
+def test_a_candidate_that_cannot_win_is_stopped_and_never_competes(tmp_path: Path) -> None:
+    search = Search(tmp_path, racing=True)
+    search.iterate()
+    outcome, rollouts = search.iterate(0, 9)
+    hopeless = next(score for score in outcome["scored"] if score["name"] == "skill-0")
+    assert hopeless["stopped"] and hopeless["rollouts"] < 10 and rollouts < 20 and search.name() == "skill-9"
+    assert not search.archive.entry(hopeless["id"]).scores[0].competes
+
+
+def test_kept_rollouts_are_not_played_again(tmp_path: Path) -> None:
+    first = Search(tmp_path, reuse=True)
+    first.iterate()
+    outcome, rollouts = first.iterate(5)
+    assert rollouts == 10
+    again = Search(tmp_path, reuse=True)  # killed before either iteration was journaled
+    assert again.iterate()[1] == 0
+    repeated, rollouts = again.iterate(5)
+    assert rollouts == 0 and repeated["best"] == outcome["best"]
+
+
+def test_a_whole_phase_lost_to_infrastructure_keeps_the_incumbent(tmp_path: Path) -> None:
+    search = Search(tmp_path)
+    search.iterate()
+
+    class Down:
+        async def generate(self, request: object) -> None:
+            raise RuntimeError("down")
+
+    proposal = Proposal("better", SOURCE.format(word=9), search.h0.id, "prompt", "")
+    place = replace(Place(Phase("harness", 1), 2, 0, 2), before=search.outcomes)
+    outcome, cost = asyncio.run(search.search.iterate(Down(), search.accepted, [proposal], place))  # type: ignore[arg-type]
+    assert outcome["accepted"] == search.h0.id and cost.unknown == 10
