@@ -117,6 +117,18 @@ class AgentConfig:
 
 
 @dataclass(frozen=True)
+class BackendConfig:
+    """What the model samples with."""
+
+    kind: Literal["transformers", "vllm"] = "transformers"
+    """transformers: in this process, on a CPU or a small GPU, models with full attention. vllm: what vLLM serves."""
+    memory: float = 0.4
+    """vllm: share of the GPU's memory; training beside it needs the rest."""
+    sleep: bool = False
+    """vllm: give that memory to training during each update (one GPU for both)."""
+
+
+@dataclass(frozen=True)
 class RunConfig:
     """Everything that decides a run."""
 
@@ -140,6 +152,7 @@ class RunConfig:
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     agent: AgentConfig = field(default_factory=AgentConfig)
+    backend: BackendConfig = field(default_factory=BackendConfig)
 
 
 _EASY = {
@@ -194,5 +207,7 @@ def preset(name: Preset, env: str) -> RunConfig:
             return RunConfig(
                 env=env,
                 model="Qwen/Qwen3.5-4B" if chess else "Qwen/Qwen3.5-2B",
+                search=HarnessConfig(proposer=ProposerConfig(kind="anthropic")),
+                backend=BackendConfig(kind="vllm", sleep=True),
                 agent=AgentConfig(max_tokens=limit, max_prompt_tokens=32768, concurrency=1024),
             )

@@ -17,24 +17,27 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from harness_sdk.loader import LoadedHarness, load
-from harness_sdk.policies.base import Sampling
+from harness_sdk.policies.base import Sampling, TrainablePolicy
 from harness_sdk.policies.transformers import TransformersPolicy
+from harness_sdk.policies.vllm import VLLMPolicy
 from harness_sdk.randomness import derive_seed
 from harness_sdk.rollout import RolloutConfig
 from harness_sdk.sandbox import confinement
 from harness_sdk.trajectory import Trajectory
 from optimizers import meta_harness, rsft
 from optimizers.archive import Archive, Entry, HarnessScore
-from optimizers.config import RunConfig
+from optimizers.config import BackendConfig, RunConfig
 from optimizers.display import Display
 from optimizers.evaluate import evaluate, paired
 from optimizers.evaluation_cache import FILE, EvaluationCache
 from optimizers.ledger import AgentCost, Ledger
 from optimizers.meta_harness import MetaHarness, Place
+from optimizers.offline_proposer import OfflineProposer
 from optimizers.proposer import Brief, Proposal, Proposer
+from optimizers.proposers.build import build
 from optimizers.proposers.checks import checker
 from optimizers.report import ReportError, write_report
 from optimizers.rundir import METRICS, RunDir
@@ -46,6 +49,15 @@ from whale_env.types import Split, Task
 
 SHOWN = 8
 """First observations of search tasks that a proposer is shown."""
+
+
+@runtime_checkable
+class Sleeper(Protocol):
+    """A backend that can give its memory to training."""
+
+    def sleep(self, *, keep_weights: bool = True) -> None:
+        """Gives memory back until new weights come."""
+        ...
 
 
 class Run:
@@ -86,7 +98,7 @@ class Run:
         self.harness = h0
         self.version = 0
 
-    def attach(self, trainer: Trainer, policy: TransformersPolicy) -> None:
+    def attach(self, trainer: Trainer, policy: TrainablePolicy) -> None:
         """Brings in the weights, as the last finished weight step left them."""
         self._trainer, self._policy = trainer, policy
         steps = self.run.done("weights/")
@@ -172,6 +184,8 @@ class Run:
         )
         self._ledger.agent(phase.name, collected.cost)
         self._keep(phase.name, collected.trajectories)
+        if self.config.backend.sleep and isinstance(self._policy, Sleeper):
+            self._policy.sleep(keep_weights=False)  # new ones come below
         result = rsft.learn(collected.trajectories, self._trainer, self.config.weights, version)
         with self.run.folder(f"checkpoints/step-{version:06d}") as folder:
             self._trainer.save(folder)
@@ -393,9 +407,6 @@ def start(config: RunConfig, env: EnvHandle, out: Path, *, resume: bool) -> dict
 
     from harness_sdk import models
     from harness_sdk.policies.transformers import load as load_model
-    from optimizers.controls import FSTProposer, PromptProposer
-    from optimizers.offline_proposer import OfflineProposer
-    from optimizers.proposers.build import build
     from optimizers.trainer import TrainerConfig
 
     searches = any(phase.kind == "harness" for phase in phases(config.method, config.schedule.cycles))
@@ -405,27 +416,47 @@ def start(config: RunConfig, env: EnvHandle, out: Path, *, resume: bool) -> dict
             "Give --search.allow-uncaged to run them all the same; the run's record will say so"
         )
     h0 = load(config.harness or _baseline(env), env=env.prototype.domain.spec.name)
-    proposer = (
-        build(config.search.proposer, allow_uncaged=config.search.allow_uncaged) if searches else OfflineProposer()
-    )
-    if config.method == "fst":
-        offline = isinstance(proposer, OfflineProposer)
-        proposer = PromptProposer(h0.source) if offline else FSTProposer(proposer, h0.source)
+    proposer = _proposer(config, h0) if searches else OfflineProposer()
     source = models.resolve(config.model)
     run = RunDir.open(out, asdict(config), resume=resume)
     if resume and (out / "result.json").is_file():
         finished: dict[str, Any] = json.loads((out / "result.json").read_text("utf-8"))
         return finished
-    policy = TransformersPolicy(source)
+    policy, device = _backend(config.backend, source)
     trained = TrainerConfig(
         lr=config.weights.lr, weight_decay=config.weights.weight_decay, micro_tokens=config.weights.micro_tokens
     )
-    trainer = Trainer(load_model(source, torch.float32).to(policy.model.device), trained)
+    trainer = Trainer(load_model(source, torch.float32).to(device), trained)
     per_unit = planned(config, len(env.tasks("train")[: config.train_tasks or None]))
     with Display(sum(count for _, count in per_unit)) as display:
         whale = Run(config, run, env, h0, proposer, display)
         whale.attach(trainer, policy)
-        return asyncio.run(whale.play())
+        try:
+            return asyncio.run(whale.play())
+        finally:
+            if isinstance(policy, VLLMPolicy):
+                policy.close()
+
+
+def _proposer(config: RunConfig, h0: LoadedHarness) -> Proposer:
+    """Returns the proposer that the configuration asks for; prompt-only search is a property of the method."""
+    from optimizers.controls import FSTProposer, PromptProposer
+
+    if config.method == "fst" and config.search.proposer.kind == "offline":
+        return PromptProposer(h0.source)
+    proposer = build(config.search.proposer, allow_uncaged=config.search.allow_uncaged)
+    return FSTProposer(proposer, h0.source) if config.method == "fst" else proposer
+
+
+def _backend(config: BackendConfig, source: str) -> tuple[TrainablePolicy, str]:
+    """Returns the backend, and the device on which to train beside it."""
+    if config.kind == "transformers":
+        local = TransformersPolicy(source)
+        return local, str(local.model.device)
+    import torch
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    return VLLMPolicy(source, gpu_memory=config.memory, sleeps=config.sleep), device
 
 
 def _baseline(env: EnvHandle) -> str:

@@ -6,8 +6,9 @@ them, the exact token ids and log-probabilities). How requests are batched is th
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from harness_sdk.types import Completion, Message, ToolSchema
 
@@ -135,4 +136,21 @@ class Policy(Protocol):
             PromptTooLongError: The prompt exceeds the request's or the model's limit.
             PolicyError: The backend failed.
         """
+        ...
+
+
+class TrainablePolicy(Policy, Protocol):
+    """A backend that takes new weights while a run goes on."""
+
+    def load_weights(self, weights: Mapping[str, Any], version: int) -> None:
+        """Takes new weights and forgets every cached prefix.
+
+        Args:
+            weights: Tensors by parameter name, any dtype.
+            version: Their version.
+        """
+        ...
+
+    def forget(self) -> None:
+        """Drops every cached prefix, so that what follows does not depend on what came before."""
         ...

@@ -197,6 +197,15 @@ class VLLMPolicy:
         self._state = "awake"
         self.weights_version = version
 
+    def forget(self) -> None:
+        """Drops every cached prefix.
+
+        Raises:
+            PolicyError: vLLM kept some.
+        """
+        if self._state == "awake" and not self._thread.run(self._engine.reset_prefix_cache()):
+            raise PolicyError("vLLM kept cached prefixes; requests are still under way")
+
     def sleep(self, *, keep_weights: bool = True) -> None:
         """Gives the GPU's memory back until `wake`.
 
