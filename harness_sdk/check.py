@@ -133,6 +133,8 @@ def _broken(trajectories: Sequence[Trajectory]) -> list[tuple[str, str]]:
     for trajectory in trajectories:
         if trajectory.score.failure == "harness_error":
             found.append(("hook-error", f"{trajectory.stopped} (task {trajectory.task.id})"))
+        if not trajectory.calls and trajectory.score.failure == "budget":
+            found.append(("prompt-too-long", f"{trajectory.stopped}. Show less (task {trajectory.task.id})"))
         if trajectory.score.failure == "harness_violation":
             why = "it committed something the model did not say; take every committed argument from the completion"
             found.append(("violation", f"{why} (task {trajectory.task.id})"))
