@@ -104,6 +104,11 @@ def run_command(module: str, method: Method | None = None) -> None:
         print_result(result, str(out), _follow_up(out, result))
 
 
+def read_config(module: str) -> RunConfig:
+    """Reads a run's configuration off the command line, for commands that do something else with it."""
+    return _parse(module, sys.argv[1:], None).config
+
+
 def _parse(module: str, arguments: list[str], method: Method | None) -> _Flags:
     chosen = _peek(arguments, "--preset", "laptop")
     if chosen not in get_args(Preset):

@@ -2,13 +2,15 @@
 
 `same_but_prompts` decides whether a candidate is FST (harness search restricted to the prompt texts of h0), and
 `FSTProposer` holds any proposer to it. `PromptProposer` writes such candidates offline, `RandomProposer` draws
-mechanisms without a diagnosis, and `best_of` shows what selection gains from noise alone. How candidates are scored and
-selected is the same for all of them, and not decided here.
+mechanisms without a diagnosis, and `best_of` shows what selection gains from noise alone (``python -m
+optimizers.controls``). How candidates are scored and selected is the same for all of them, and not decided here.
 """
 
 from __future__ import annotations
 
 import ast
+import asyncio
+import json
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +18,8 @@ from statistics import fmean
 
 from harness_sdk.loader import harness_id
 from harness_sdk.randomness import derive_seed
+from harness_sdk.trajectory import Trajectory
+from optimizers.config import RunConfig
 from optimizers.ledger import ProposerCost
 from optimizers.offline_proposer import Mechanism, mechanisms
 from optimizers.proposer import Brief, Proposal, Proposed, Proposer
@@ -333,3 +337,37 @@ async def best_of(harness: str, tasks: Sequence[Task], samples: int, count: int,
     if not means:
         raise ValueError(f"none of {rollouts} rollouts of {harness} has a known reward")
     return BestOf(means, max(means), fmean(means), rollouts)
+
+
+def main() -> None:
+    """``python -m optimizers.controls``: best-of-N without a proposer, as often as a search would score candidates."""
+    from optimizers.cli import one_line_errors, read_config
+
+    config = read_config("optimizers.controls")
+    with one_line_errors():
+        print(json.dumps(asyncio.run(_best_of(config)).to_json(), indent=2))
+
+
+async def _best_of(config: RunConfig) -> BestOf:
+    from harness_sdk.loader import load
+    from harness_sdk.policies.transformers import TransformersPolicy
+    from optimizers.meta_harness import score
+    from optimizers.whale import baseline, rollouts
+    from whale_env.registry import handle
+
+    env = handle(config.env, json.loads(config.env_args)).sealed()
+    harness = load(config.harness or baseline(env), env=env.prototype.domain.spec.name)
+    policy = TransformersPolicy(config.model)
+
+    async def play(
+        ids: Sequence[str], tasks: Sequence[Task], samples: int, label: str
+    ) -> Mapping[str, Sequence[Trajectory]]:
+        return (await score([harness], env, policy, (tasks, samples), rollouts(config, label)))[0]
+
+    count = 1 + (config.search.iterations - 1) * config.search.candidates
+    tasks = env.tasks("search")[: config.search.examples or None]
+    return await best_of(harness.id, tasks, config.search.samples, count, play)
+
+
+if __name__ == "__main__":
+    main()

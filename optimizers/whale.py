@@ -347,20 +347,25 @@ class Run:
         return tasks[:count] if count else tasks
 
     def _rollouts(self, phase: str) -> RolloutConfig:
-        agent = self.config.agent
-        return RolloutConfig(
-            seed=self.config.seed,
-            phase=phase,
-            sampling=Sampling(agent.temperature, agent.top_k),
-            max_turns=agent.max_turns,
-            max_tokens=agent.max_tokens,
-            max_prompt_tokens=agent.max_prompt_tokens,
-            concurrency=agent.concurrency,
-        )
+        return rollouts(self.config, phase)
 
     def _keep(self, name: str, trajectories: Sequence[Trajectory]) -> None:
         for trajectory in trajectories:
             self.run.append(f"trajectories/{name}.jsonl", trajectory.to_json())
+
+
+def rollouts(config: RunConfig, phase: str) -> RolloutConfig:
+    """Returns how a phase of a run rolls out."""
+    agent = config.agent
+    return RolloutConfig(
+        seed=config.seed,
+        phase=phase,
+        sampling=Sampling(agent.temperature, agent.top_k),
+        max_turns=agent.max_turns,
+        max_tokens=agent.max_tokens,
+        max_prompt_tokens=agent.max_prompt_tokens,
+        concurrency=agent.concurrency,
+    )
 
 
 def planned(config: RunConfig, train_tasks: int) -> list[tuple[str, int]]:
@@ -415,7 +420,7 @@ def start(config: RunConfig, env: EnvHandle, out: Path, *, resume: bool) -> dict
             f"proposed harnesses cannot be caged here: {confinement().why}. "
             "Give --search.allow-uncaged to run them all the same; the run's record will say so"
         )
-    h0 = load(config.harness or _baseline(env), env=env.prototype.domain.spec.name)
+    h0 = load(config.harness or baseline(env), env=env.prototype.domain.spec.name)
     proposer = _proposer(config, h0) if searches else OfflineProposer()
     source = models.resolve(config.model)
     run = RunDir.open(out, asdict(config), resume=resume)
@@ -459,7 +464,8 @@ def _backend(config: BackendConfig, source: str) -> tuple[TrainablePolicy, str]:
     return VLLMPolicy(source, gpu_memory=config.memory, sleeps=config.sleep), device
 
 
-def _baseline(env: EnvHandle) -> str:
+def baseline(env: EnvHandle) -> str:
+    """Returns the reference of the harness that a domain's optimisation starts from."""
     from reference_harnesses import BASELINES
 
     return BASELINES.get(env.prototype.domain.spec.name, "harness_sdk.harness:Harness")
