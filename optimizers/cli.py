@@ -16,7 +16,7 @@ from typing import Annotated, Any, NoReturn, TypeVar, get_args
 
 import tyro
 
-from optimizers.config import Method, Preset, RunConfig, preset
+from optimizers.config import Method, Preset, RunConfig, checked, preset
 
 T = TypeVar("T")
 
@@ -83,8 +83,8 @@ def run_command(module: str, method: Method | None = None) -> None:
     from optimizers import whale
 
     flags = _parse(module, sys.argv[1:], method)
-    config = flags.config
     with one_line_errors():
+        config = checked(flags.config)
         from whale_env.registry import handle
 
         env = handle(config.env, _env_args(config.env_args))

@@ -6,7 +6,9 @@ setting (arXiv 2609.00196) and wants GPUs.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Literal
 
 from optimizers.proposers.build import ProposerConfig
@@ -211,3 +213,45 @@ def preset(name: Preset, env: str) -> RunConfig:
                 backend=BackendConfig(kind="vllm", sleep=True),
                 agent=AgentConfig(max_tokens=limit, max_prompt_tokens=32768, concurrency=1024),
             )
+
+
+_AT_LEAST: dict[str, float] = {
+    "train_tasks": 0,
+    "weights.prompts": 1,
+    "weights.samples": 1,
+    "weights.minibatch": 1,
+    "weights.sft_epochs": 1,
+    "weights.micro_tokens": 1,
+    "weights.lr": 0,
+    "weights.epochs": 0,
+    "search.iterations": 1,
+    "search.candidates": 1,
+    "search.examples": 0,
+    "search.samples": 1,
+    "search.holdout": 0,
+    "schedule.cycles": 1,
+    "schedule.max_iterations": 1,
+    "evaluation.tasks": 0,
+    "evaluation.k": 1,
+    "agent.temperature": 0,
+    "agent.top_k": 0,
+    "agent.max_turns": 1,
+    "agent.max_tokens": 1,
+    "agent.max_prompt_tokens": 1,
+    "agent.concurrency": 1,
+}
+
+
+def checked(config: RunConfig) -> RunConfig:
+    """Returns a configuration whose numbers make sense.
+
+    Raises:
+        ValueError: One does not; the message names the flag.
+    """
+    for name, least in _AT_LEAST.items():
+        value = attrgetter(name)(config)
+        if not least <= value < math.inf:
+            raise ValueError(f"--{name.replace('_', '-')} is {value}; give at least {least:g}")
+    if config.search.holdout >= 1:
+        raise ValueError(f"--search.holdout is {config.search.holdout}; give a share below 1")
+    return config

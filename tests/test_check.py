@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import riddles  # noqa: F401  # registers riddles/Riddles-v0
@@ -147,25 +143,3 @@ def test_the_report_names_the_hook_and_shows_the_prompt() -> None:
 """
     result = asyncio.run(behaviour(load_source(source), RIDDLES, RIDDLES.tasks("search")[:1]))
     assert not result.ok and "recover" in str(result) and "What is 0 + 0?" in str(result)
-
-
-def test_the_command_says_what_to_fix(tmp_path: Path) -> None:
-    def check(name: str, source: str) -> subprocess.CompletedProcess[str]:
-        (tmp_path / name).write_text(source)
-        command = [sys.executable, "-m", "harness_sdk.check", str(tmp_path / name), "--env", "chess"]
-        arguments = ["--env-args", json.dumps({"tiers": ["1"]}), "--tasks", "1"]
-        return subprocess.run([*command, *arguments], capture_output=True, text=True, check=False)
-
-    good = check("good.py", f"{HEAD}class H(Harness):\n    system = 'Play.'\n")
-    assert good.returncode == 0 and "sound" in good.stdout and "Legal moves" in good.stdout
-    cheat = check("cheat.py", HEAD + PLAYS_ITSELF)
-    assert cheat.returncode == 1 and "[violation]" in cheat.stdout
-    refused = check("refused.py", "import os\n" + HEAD + "class H(Harness):\n    pass\n")
-    assert refused.returncode == 1 and "import" in refused.stdout and "line 1" in refused.stdout
-    missing = subprocess.run(
-        [sys.executable, "-m", "harness_sdk.check", str(tmp_path / "no.py")],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert missing.returncode == 2 and "no harness file" in missing.stderr and "Traceback" not in missing.stderr

@@ -65,6 +65,10 @@ def small(model: str, out: Path, *more: str) -> list[str]:
         (["--harness", "broken.py"], "SyntaxError"),
         (["--resume"], "--resume needs --out"),
         (["--seed", "x"], "seed"),
+        (["--env", "CartPole-v1"], "--env gymnasium"),
+        (["--weights.prompts", "0"], "--weights.prompts is 0; give at least 1"),
+        (["--search.holdout", "1.5"], "--search.holdout is 1.5"),
+        (["--search.proposer.kind", "openai"], "model"),
     ],
 )
 def test_what_a_user_can_get_wrong_is_one_line(flags: list[str], words: str, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ sealed handle cannot open the test split.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -90,6 +91,10 @@ class Domain(Protocol):
 
 class UnknownTaskError(LookupError):
     """A task id that the environment does not have."""
+
+
+class ForeignEnvError(ValueError):
+    """An environment has no tools and no tasks; adapters give it some (`whale_env.adapters`)."""
 
 
 class SealedSplitError(PermissionError):
@@ -301,7 +306,11 @@ class EnvHandle:
         make: Any = gym.make  # typed for its own options, which the environment's arguments are not
         env = make(self.name, disable_env_checker=True, **self.kwargs).unwrapped
         if not isinstance(env, ToolEnv):
-            raise TypeError(f"{self.name} is {type(env).__name__}, not a ToolEnv; wrap it with whale_env.adapters")
+            arguments = json.dumps({"env": self.name, **self.kwargs})
+            raise ForeignEnvError(
+                f"{self.name} is {type(env).__name__}, not a ToolEnv; as a foreign environment it is "
+                f"--env gymnasium --env-args '{arguments}'"
+            )
         return env
 
 
