@@ -184,6 +184,7 @@ class Run:
         )
         self._ledger.agent(phase.name, collected.cost)
         self._keep(phase.name, collected.trajectories)
+        self._policy.forget()  # the cache is of the old weights, and training needs the memory
         if self.config.backend.sleep and isinstance(self._policy, Sleeper):
             self._policy.sleep(keep_weights=False)  # new ones come below
         result = rsft.learn(collected.trajectories, self._trainer, self.config.weights, version)
