@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
+import weakref
 
 import pytest
 import torch
@@ -243,3 +245,17 @@ def test_a_busy_policy_answers_as_an_idle_one() -> None:
         return [(await mine.generate(request(n))).completion.text for n in range(6)]
 
     assert asyncio.run(staggered()) == asyncio.run(alone())
+
+
+def test_clearing_frees_the_states_at_once() -> None:
+    """A run clears the cache hundreds of times; waiting for the garbage collector would take gigabytes."""
+    cache = PrefixCache(100)
+    cache.insert([1, 2, 3, 4], torch.zeros(1, 1, 1, 4, 1), 0)
+    cache.insert([1, 2, 9], torch.zeros(1, 1, 1, 1, 1), 2)
+    held = weakref.ref(cache._root.children[1].kv)
+    gc.disable()
+    try:
+        cache.clear()
+        assert held() is None
+    finally:
+        gc.enable()

@@ -85,6 +85,11 @@ class PrefixCache:
 
     def clear(self) -> None:
         """Forgets everything: the weights changed."""
+        stack = [self._root]
+        while stack:  # nodes know each other both ways, which would keep them until the garbage collector comes by
+            node = stack.pop()
+            stack.extend(node.children.values())
+            node.children, node.parent, node.kv = {}, None, None
         self._root = _Node((), None, None)
         self.tokens = 0
 

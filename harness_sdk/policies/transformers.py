@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import gc
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -207,6 +208,7 @@ class TransformersPolicy:
 
 def release_memory() -> None:
     """Gives freed memory back to the system. glibc keeps it otherwise, in pieces between what is still used."""
+    gc.collect()
     with contextlib.suppress(OSError, AttributeError, TypeError):  # another C library has no such call
         ctypes.CDLL(None).malloc_trim(0)
 
