@@ -215,6 +215,13 @@ def preset(name: Preset, env: str) -> RunConfig:
             )
 
 
+def baseline(domain: str) -> str:
+    """Returns the reference of the harness that a domain's optimisation starts from."""
+    from reference_harnesses import BASELINES
+
+    return BASELINES.get(domain, "harness_sdk.harness:Harness")
+
+
 _AT_LEAST: dict[str, float] = {
     "train_tasks": 0,
     "weights.prompts": 1,

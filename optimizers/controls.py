@@ -12,17 +12,16 @@ import ast
 import asyncio
 import json
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
 from harness_sdk.loader import harness_id
 from harness_sdk.randomness import derive_seed
 from harness_sdk.trajectory import Trajectory
-from optimizers.config import RunConfig
-from optimizers.ledger import ProposerCost
-from optimizers.offline_proposer import Mechanism, mechanisms
-from optimizers.proposer import Brief, Proposal, Proposed, Proposer
+from optimizers.config import RunConfig, baseline
+from optimizers.offline_proposer import Mechanism, mechanisms, recipe_of
+from optimizers.proposer import Brief, Proposal, Proposed, Proposer, first_new
 from optimizers.recipes import Facts, Recipe
 from optimizers.selection import OutcomeTable, Scorer
 from optimizers.templates import render
@@ -197,23 +196,18 @@ class PromptProposer:
 
     async def propose(self, brief: Brief) -> Proposed:
         """Writes up to ``brief.count`` rewordings of the incumbent that the archive does not hold yet."""
+        return first_new(brief, self._reworded(brief))
+
+    def _reworded(self, brief: Brief) -> Iterator[tuple[str, Proposal]]:
         rng = random.Random(derive_seed("prompt-proposer", brief.seed))
         source = brief.archive.source(brief.incumbent)
-        tried, found = set(brief.archive.ids()), []
         choices = [(name, wording) for name in self._attributes for wording in REWORDINGS]
         for attribute, wording in rng.sample(choices, len(choices)):
             changed = reworded(source, attribute, wording.change)
-            if changed is None:
-                continue
-            new, class_name = changed
-            if harness_id(new, class_name) in tried:
-                continue
-            tried.add(harness_id(new, class_name))
-            name = f"{wording.name} ({attribute})"
-            found.append(Proposal(name, new, brief.incumbent, "prompt", wording.hypothesis))
-            if len(found) == brief.count:
-                break
-        return Proposed(tuple(found), ProposerCost(conversations=1))
+            if changed is not None:
+                new, class_name = changed
+                name = f"{wording.name} ({attribute})"
+                yield harness_id(new, class_name), Proposal(name, new, brief.incumbent, "prompt", wording.hypothesis)
 
 
 def reworded(source: str, attribute: str, change: Callable[[str], str]) -> tuple[str, str] | None:
@@ -253,23 +247,18 @@ class RandomProposer:
 
     async def propose(self, brief: Brief) -> Proposed:
         """Adds one or two random mechanisms to the incumbent, up to ``brief.count`` new candidates."""
+        return first_new(brief, self._random(brief))
+
+    def _random(self, brief: Brief) -> Iterator[tuple[str, Proposal]]:
         rng = random.Random(derive_seed("random-proposer", brief.seed))
         facts = Facts.of(brief.tools, brief.observations)
         known = mechanisms(facts)
-        entry = brief.archive.entry(brief.incumbent)
-        stored = entry.traits.get("recipe")
-        recipe = Recipe.from_json(stored) if stored else Recipe.read(brief.archive.source(entry.id))
-        tried, found = set(brief.archive.ids()), []
+        recipe = recipe_of(brief, brief.archive.entry(brief.incumbent))
         for _ in range(TRIES):
             chosen = rng.sample(known, min(rng.randint(1, 2), len(known)))
-            proposal = _drawn(chosen, recipe, facts, entry.id)
-            if proposal is None or harness_id(proposal.source, proposal.name) in tried:
-                continue
-            tried.add(harness_id(proposal.source, proposal.name))
-            found.append(proposal)
-            if len(found) == brief.count:
-                break
-        return Proposed(tuple(found), ProposerCost(conversations=1))
+            proposal = _drawn(chosen, recipe, facts, brief.incumbent)
+            if proposal is not None:
+                yield harness_id(proposal.source, proposal.name), proposal
 
 
 def _drawn(chosen: Sequence[Mechanism], recipe: Recipe, facts: Facts, parent: str) -> Proposal | None:
@@ -352,11 +341,12 @@ async def _best_of(config: RunConfig) -> BestOf:
     from harness_sdk.loader import load
     from harness_sdk.policies.transformers import TransformersPolicy
     from optimizers.meta_harness import score
-    from optimizers.whale import baseline, rollouts
+    from optimizers.whale import rollouts
     from whale_env.registry import handle
 
     env = handle(config.env, json.loads(config.env_args)).sealed()
-    harness = load(config.harness or baseline(env), env=env.prototype.domain.spec.name)
+    domain = env.prototype.domain.spec.name
+    harness = load(config.harness or baseline(domain), env=domain)
     policy = TransformersPolicy(config.model)
 
     async def play(

@@ -21,6 +21,7 @@ from harness_sdk.loader import LoadedHarness
 from harness_sdk.policies.base import Policy, Sampling
 from harness_sdk.rollout import RolloutConfig, jobs_for, rollout
 from harness_sdk.trajectory import Trajectory
+from optimizers.config import baseline
 from optimizers.selection import sign_flip
 from whale_env.core import EnvHandle
 from whale_env.types import Split, Task
@@ -214,7 +215,6 @@ def _evaluate_command(flags: EvaluateFlags) -> None:
 
     from harness_sdk.loader import load, load_source
     from harness_sdk.policies.transformers import TransformersPolicy
-    from reference_harnesses import BASELINES
     from whale_env.registry import handle
 
     env_name, env_args, model, weights, source = flags.env, flags.env_args, flags.model, None, ""
@@ -234,7 +234,7 @@ def _evaluate_command(flags: EvaluateFlags) -> None:
     env = handle(env_name, json.loads(env_args))
     name = env.prototype.domain.spec.name
     if flags.harness or not source:
-        harness = load(flags.harness or BASELINES.get(name, "harness_sdk.harness:Harness"), env=name)
+        harness = load(flags.harness or baseline(name), env=name)
     else:
         harness = load_source(source, env=name, allow_uncaged=flags.allow_uncaged)
     policy = TransformersPolicy(model)

@@ -5,7 +5,7 @@ Both count failed work too.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -69,6 +69,14 @@ class ProposerCost:
     seconds: float = 0.0
 
 
+def booked(lines: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Returns what counts of a ledger's lines: of a round that was booked again, the last line."""
+    counted: dict[object, dict[str, Any]] = {}
+    for number, line in enumerate(lines):
+        counted[line.get("key") or number] = line
+    return list(counted.values())
+
+
 class Ledger:
     """Writes both ledgers to ``ledger.jsonl`` and adds them up."""
 
@@ -93,10 +101,7 @@ class Ledger:
         """Returns the sums, ``{"agent": {…}, "proposer": {…}}``."""
         sums: dict[str, dict[str, float]] = {"agent": {}, "proposer": {}}
         path = self._run.path / LEDGER
-        lines: dict[object, dict[str, Any]] = {}
-        for number, line in enumerate(read_lines(path) if path.is_file() else ()):
-            lines[line.get("key") or number] = line
-        for line in lines.values():
+        for line in booked(read_lines(path) if path.is_file() else ()):
             into = sums[line["ledger"]]
             for key, value in line.items():
                 if isinstance(value, (int, float)):

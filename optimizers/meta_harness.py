@@ -22,6 +22,7 @@ from optimizers.config import RunConfig
 from optimizers.evaluation_cache import EvaluationCache, cached_rollout
 from optimizers.ledger import AgentCost
 from optimizers.proposer import Check, Proposal
+from optimizers.proposers.checks import checker
 from optimizers.racing import race
 from optimizers.schedule import Phase
 from optimizers.selection import PairedConfig, Scorer, level, nominate, retest, slices
@@ -92,14 +93,20 @@ class Place:
 
 
 class MetaHarness:
-    """Scores and selects harnesses on the search split."""
+    """Scores and selects harnesses on the search split.
+
+    Attributes:
+        tasks: The examples.
+        searched: Those that scoring sees.
+        held: Those that only a re-test sees.
+        check: Judges proposals, and remembers what was sound.
+    """
 
     def __init__(
         self,
         config: RunConfig,
         env: EnvHandle,
         archive: Archive,
-        check: Check,
         rollouts: Callable[[str], RolloutConfig],
         cache: EvaluationCache | None = None,
     ) -> None:
@@ -109,16 +116,16 @@ class MetaHarness:
             config: The run's configuration.
             env: A sealed handle.
             archive: Where harnesses are kept.
-            check: Judges proposals.
             rollouts: Gives the way to roll out under a label.
             cache: Keeps every scored rollout at once, or None.
         """
         self._config, self._env, self._archive = config, env, archive
-        self._check, self._rollouts, self._cache = check, rollouts, cache
+        self._rollouts, self._cache = rollouts, cache
         tasks = env.tasks("search")
         if not tasks:
             raise ValueError(f"{config.env} has no task in its search split")
         self.tasks = tasks[: config.search.examples or None]
+        self.check = checker(env, self.tasks[:CHECKED], allow_uncaged=config.search.allow_uncaged)
         share = config.search.holdout if config.search.selection == "paired" else 0.0
         self.searched, self.held = slices(self.tasks, share, config.seed)
         self._known: dict[str, LoadedHarness] = {}
@@ -159,7 +166,7 @@ class MetaHarness:
         play = self._scorer(policy, at.version, costs, on_done)
         name = self._env.prototype.domain.spec.name
         candidates, refused = await admit(
-            proposals, self._archive, name, self._check, allow_uncaged=search.allow_uncaged
+            proposals, self._archive, name, self.check, allow_uncaged=search.allow_uncaged
         )
         for candidate in candidates:
             self.know(candidate.harness)

@@ -14,8 +14,7 @@ from dataclasses import dataclass, replace
 from harness_sdk.loader import harness_id
 from harness_sdk.randomness import derive_seed
 from optimizers.archive import Entry, HarnessScore
-from optimizers.ledger import ProposerCost
-from optimizers.proposer import Brief, Proposal, Proposed
+from optimizers.proposer import Brief, Proposal, Proposed, first_new
 from optimizers.recipes import Facts, Recipe
 from optimizers.templates import render
 
@@ -213,28 +212,15 @@ class OfflineProposer:
         facts = Facts.of(brief.tools, brief.observations)
         known = mechanisms(facts)
         base = self._base(brief)
-        recipe = self._recipe(brief, base)
-        tried = set(brief.archive.ids())
-        candidates: list[Proposal] = []
-        for names in self._plans(brief, base, recipe, known, facts, rng):
-            proposal = _write(names, recipe, known, facts, base.id)
-            if proposal is None or harness_id(proposal.source, proposal.name) in tried:
-                continue
-            tried.add(harness_id(proposal.source, proposal.name))
-            candidates.append(proposal)
-            if len(candidates) == brief.count:
-                break
-        return Proposed(tuple(candidates), ProposerCost(conversations=1))
+        recipe = recipe_of(brief, base)
+        plans = self._plans(brief, base, recipe, known, facts, rng)
+        written = (_write(names, recipe, known, facts, base.id) for names in plans)
+        return first_new(brief, ((harness_id(p.source, p.name), p) for p in written if p is not None))
 
     def _base(self, brief: Brief) -> Entry:
         """Returns the harness to build upon: the furthest one at these weights, the incumbent among equals."""
         entries = [e for e in brief.archive.entries() if brief.weights_version in e.scores]
         return max(entries, key=lambda e: (merit(e.scores[brief.weights_version]), e.id == brief.incumbent, e.id))
-
-    def _recipe(self, brief: Brief, base: Entry) -> Recipe:
-        if "recipe" in base.traits:
-            return Recipe.from_json(base.traits["recipe"])
-        return Recipe.read(brief.archive.source(base.id))
 
     def _plans(
         self, brief: Brief, base: Entry, recipe: Recipe, known: list[Mechanism], facts: Facts, rng: random.Random
@@ -275,6 +261,13 @@ class OfflineProposer:
                 if after > before:
                     gains[added[-1]] = max(gains.get(added[-1], 0.0), after - before)
         return sorted(gains, key=lambda name: -gains[name])
+
+
+def recipe_of(brief: Brief, entry: Entry) -> Recipe:
+    """Returns the recipe that a harness was written from, or what its source declares."""
+    if "recipe" in entry.traits:
+        return Recipe.from_json(entry.traits["recipe"])
+    return Recipe.read(brief.archive.source(entry.id))
 
 
 def merit(score: HarnessScore) -> float:

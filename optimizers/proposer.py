@@ -8,7 +8,7 @@ are in `optimizers.proposers`.
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
@@ -107,6 +107,24 @@ class Proposed:
     candidates: tuple[Proposal, ...]
     cost: ProposerCost = field(default_factory=ProposerCost)
     ended: str = ""
+
+
+def first_new(brief: Brief, written: Iterable[tuple[str, Proposal]]) -> Proposed:
+    """Takes the first candidates that the archive does not hold: how a proposer without a model ends its round.
+
+    Args:
+        brief: The round.
+        written: Harness id and proposal, in order; no more are drawn than are needed.
+    """
+    tried = set(brief.archive.ids())
+    found: list[Proposal] = []
+    for harness_id, proposal in written:
+        if harness_id not in tried:
+            tried.add(harness_id)
+            found.append(proposal)
+            if len(found) == brief.count:
+                break
+    return Proposed(tuple(found), ProposerCost(conversations=1))
 
 
 class Proposer(Protocol):

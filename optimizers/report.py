@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from optimizers.archive_text import clean
-from optimizers.ledger import ProposerCost
+from optimizers.ledger import ProposerCost, booked
 from optimizers.rundir import JOURNAL, LEDGER, METRICS, RunDir, RunDirError, read_lines
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class RunData:
             units=units,
             seconds=sum(line["seconds"] for line in journal),
             metrics=metrics,
-            ledger=_lines(path / LEDGER),
+            ledger=booked(_lines(path / LEDGER)),
             metas=metas,
             summary=_lines(path / "harnesses" / "evolution_summary.jsonl"),
             accepted=accepted,

@@ -29,7 +29,7 @@ from harness_sdk.sandbox import confinement
 from harness_sdk.trajectory import Trajectory
 from optimizers import meta_harness, rsft
 from optimizers.archive import Archive, Entry, HarnessScore
-from optimizers.config import BackendConfig, RunConfig
+from optimizers.config import BackendConfig, RunConfig, baseline
 from optimizers.display import Display
 from optimizers.evaluate import evaluate, paired
 from optimizers.evaluation_cache import FILE, EvaluationCache
@@ -38,7 +38,6 @@ from optimizers.meta_harness import MetaHarness, Place
 from optimizers.offline_proposer import OfflineProposer
 from optimizers.proposer import Brief, Proposal, Proposer
 from optimizers.proposers.build import build
-from optimizers.proposers.checks import checker
 from optimizers.report import ReportError, write_report
 from optimizers.rundir import METRICS, RunDir
 from optimizers.schedule import Phase, harness_over, phases, weights_over
@@ -88,9 +87,7 @@ class Run:
         self._archive, self._ledger = Archive(run), Ledger(run)
         self._archive.cut_back()
         cache = EvaluationCache(run.path / FILE) if config.search.reuse else None
-        examples = self._tasks("search", config.search.examples)
-        self._check = checker(self._env, examples[: meta_harness.CHECKED], allow_uncaged=config.search.allow_uncaged)
-        self._search = MetaHarness(config, self._env, self._archive, self._check, self._rollouts, cache)
+        self._search = MetaHarness(config, self._env, self._archive, self._rollouts, cache)
         self._search.know(h0)
         self._train = self._tasks("train", config.train_tasks)
         self._test = self._tasks("test", config.evaluation.tasks)
@@ -246,7 +243,7 @@ class Run:
             weights_version=self.version,
             count=self.config.search.candidates,
             seed=derive_seed(self.config.seed, "proposals", phase.cycle, iteration),
-            check=self._check,
+            check=self._search.check,
             folder=self.run.path / "proposals" / round_,
             usd_left=self._usd_left(),
         )
@@ -421,7 +418,8 @@ def start(config: RunConfig, env: EnvHandle, out: Path, *, resume: bool) -> dict
             f"proposed harnesses cannot be caged here: {confinement().why}. "
             "Give --search.allow-uncaged to run them all the same; the run's record will say so"
         )
-    h0 = load(config.harness or baseline(env), env=env.prototype.domain.spec.name)
+    domain = env.prototype.domain.spec.name
+    h0 = load(config.harness or baseline(domain), env=domain)
     proposer = _proposer(config, h0) if searches else OfflineProposer()
     source = models.resolve(config.model)
     run = RunDir.open(out, asdict(config), resume=resume)
@@ -463,13 +461,6 @@ def _backend(config: BackendConfig, source: str) -> tuple[TrainablePolicy, str]:
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     return VLLMPolicy(source, gpu_memory=config.memory, sleeps=config.sleep), device
-
-
-def baseline(env: EnvHandle) -> str:
-    """Returns the reference of the harness that a domain's optimisation starts from."""
-    from reference_harnesses import BASELINES
-
-    return BASELINES.get(env.prototype.domain.spec.name, "harness_sdk.harness:Harness")
 
 
 def main() -> None:

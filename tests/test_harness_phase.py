@@ -20,7 +20,6 @@ from optimizers.config import HarnessConfig, RunConfig
 from optimizers.evaluation_cache import EvaluationCache
 from optimizers.meta_harness import MetaHarness, Place
 from optimizers.proposer import Proposal
-from optimizers.proposers.checks import checker
 from optimizers.rundir import RunDir
 from optimizers.schedule import Phase
 from whale_env.core import EnvHandle
@@ -52,8 +51,7 @@ class Search:
         self.h0 = load_source(SOURCE.format(word=3))
         self.archive.add(Entry(self.h0.id, "h0", None, "", "", 0, 0), self.h0)
         cache = EvaluationCache(self.run.path / "kept") if options.get("reuse") else None
-        check = checker(self.env, self.env.tasks("search")[:2])
-        self.search = MetaHarness(self.config, self.env, self.archive, check, self._rollouts, cache)
+        self.search = MetaHarness(self.config, self.env, self.archive, self._rollouts, cache)
         self.outcomes: list[dict[str, Any]] = []
         self.accepted = self.h0.id
 

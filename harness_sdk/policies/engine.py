@@ -183,9 +183,8 @@ class Batch:
         # Sorted, so that what is computed does not depend on the order in which the rows were asked for.
         rows = sorted(rows, key=lambda row: (row.prompt, row.seed))
         with torch.inference_mode():
-            states = dict(
-                zip(prompts := sorted({row.prompt for row in rows}), self._engine.prefill(prompts), strict=True)
-            )
+            prompts = sorted({row.prompt for row in rows})
+            states = dict(zip(prompts, self._engine.prefill(prompts), strict=True))
             trunks = _trunks([row.prompt for row in rows])
             shared: dict[int, Tensor] = {}
             for prompt, (number, length) in trunks.items():

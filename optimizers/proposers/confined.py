@@ -6,7 +6,6 @@ nor system calls are restricted. What is hidden cannot be read: it is cut out of
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import resource
@@ -55,20 +54,13 @@ def main() -> None:
 
 
 def _restrict(read: Sequence[str], write: Sequence[str], hidden: Sequence[Path]) -> None:
-    abi = kernel.confinement().landlock
-    rights = EVERYTHING if abi >= 3 else EVERYTHING >> (3 - abi)
-    attributes = kernel._RulesetAttr(rights, 0, 0)
-    ruleset = kernel._call(kernel._number("landlock_create_ruleset"), ctypes.addressof(attributes), 8, 0)
-    try:
-        for path in read:
-            kernel._allow(ruleset, path, kernel.READ_DIR)  # names may be listed everywhere
-            for part in _without(Path(path).resolve(), hidden):
-                kernel._allow(ruleset, str(part), kernel.READ | EXECUTE)
-        for path in write:
-            kernel._allow(ruleset, path, rights)
-        kernel._call(kernel._number("landlock_restrict_self"), ruleset, 0)
-    finally:
-        os.close(ruleset)
+    rights = EVERYTHING & kernel.file_rights()
+    rules: list[tuple[str, int]] = []
+    for path in read:
+        rules.append((path, kernel.READ_DIR))  # names may be listed everywhere
+        rules += [(str(part), kernel.READ | EXECUTE) for part in _without(Path(path).resolve(), hidden)]
+    rules += [(path, rights) for path in write]
+    kernel.enforce(rights, rules)
 
 
 def _without(tree: Path, hidden: Sequence[Path]) -> Iterator[Path]:

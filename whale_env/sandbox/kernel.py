@@ -124,18 +124,35 @@ def restrict_files(
         listable: Directories whose names, and those of all below, may be listed.
         prune: Whether directories below the writable ones may be removed.
     """
+    abi, files = confinement().landlock, file_rights()
+    rules = [(path, READ & files) for path in readable]
+    rules += [(path, (WRITE | REMOVE_DIR if prune else WRITE) & files) for path in writable]
+    rules += [(path, READ_DIR) for path in listable]
+    enforce(files, rules, network=3 if abi >= 4 else 0, scoped=3 if abi >= 6 else 0)
+
+
+def file_rights() -> int:
+    """Returns all rights on files that this kernel's Landlock knows, as bits."""
     abi = confinement().landlock
-    files = (1 << (13 if abi < 2 else 14 if abi < 3 else 15 if abi < 5 else 16)) - 1
-    attr = _RulesetAttr(files, 3 if abi >= 4 else 0, 3 if abi >= 6 else 0)
+    return (1 << (13 if abi < 2 else 14 if abi < 3 else 15 if abi < 5 else 16)) - 1
+
+
+def enforce(handled: int, rules: Iterable[tuple[str, int]], *, network: int = 0, scoped: int = 0) -> None:
+    """Adds a Landlock layer: what is handled is refused but for the rules.
+
+    Args:
+        handled: Rights on files, as bits.
+        rules: Trees and the rights granted below each. Missing ones are skipped.
+        network: Rights on TCP, as bits (ABI 4).
+        scoped: What may not reach outside processes, as bits (ABI 6).
+    """
+    abi = confinement().landlock
+    attr = _RulesetAttr(handled, network, scoped)
     size = 8 if abi < 4 else 16 if abi < 6 else 24
     ruleset = _call(_number("landlock_create_ruleset"), ctypes.addressof(attr), size, 0)
     try:
-        for path in readable:
-            _allow(ruleset, path, READ & files)
-        for path in writable:
-            _allow(ruleset, path, (WRITE | REMOVE_DIR if prune else WRITE) & files)
-        for path in listable:
-            _allow(ruleset, path, READ_DIR)
+        for path, access in rules:
+            _allow(ruleset, path, access)
         _call(_number("landlock_restrict_self"), ruleset, 0)
     finally:
         os.close(ruleset)
