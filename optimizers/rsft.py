@@ -102,6 +102,17 @@ class Rollouts:
     cost: AgentCost
 
 
+def require_token_ids(policy: Policy) -> None:
+    """Checks before any rollout that a policy can be trained on.
+
+    Raises:
+        ValueError: It gives no token ids, or takes no new weights; the message says what to use instead.
+    """
+    check = getattr(policy, "require_token_ids", None)
+    if check is not None:
+        check()
+
+
 async def collect(
     env: EnvHandle,
     harness: LoadedHarness,

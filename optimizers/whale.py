@@ -15,23 +15,21 @@ import json
 import shutil
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from harness_sdk.loader import LoadedHarness, load
-from harness_sdk.policies.base import Sampling, TrainablePolicy
-from harness_sdk.policies.transformers import TransformersPolicy
-from harness_sdk.policies.vllm import VLLMPolicy
+from harness_sdk.policies.base import TrainablePolicy
 from harness_sdk.randomness import derive_seed
 from harness_sdk.rollout import RolloutConfig
 from harness_sdk.sandbox import confinement
 from harness_sdk.trajectory import Trajectory
-from optimizers import meta_harness, rsft
+from optimizers import backend, meta_harness, rsft
 from optimizers.archive import Archive, Entry, HarnessScore
-from optimizers.config import BackendConfig, RunConfig, baseline
+from optimizers.config import RunConfig, baseline
 from optimizers.display import Display
-from optimizers.evaluate import evaluate, paired
+from optimizers.evaluate import evaluate, paired, rollouts
 from optimizers.evaluation_cache import FILE, EvaluationCache
 from optimizers.ledger import AgentCost, Ledger
 from optimizers.meta_harness import MetaHarness, Place
@@ -95,9 +93,17 @@ class Run:
         self.harness = h0
         self.version = 0
 
-    def attach(self, trainer: Trainer, policy: TrainablePolicy) -> None:
-        """Brings in the weights, as the last finished weight step left them."""
-        self._trainer, self._policy = trainer, policy
+    def attach(self, trainer: Trainer | None, policy: TrainablePolicy) -> None:
+        """Brings in the weights, as the last finished weight step left them.
+
+        Args:
+            trainer: Updates weights; None if the method has no weight phase.
+            policy: Samples.
+        """
+        self._policy = policy
+        if trainer is None:
+            return
+        self._trainer = trainer
         steps = self.run.done("weights/")
         if not steps:
             return
@@ -345,25 +351,11 @@ class Run:
         return tasks[:count] if count else tasks
 
     def _rollouts(self, phase: str) -> RolloutConfig:
-        return rollouts(self.config, phase)
+        return rollouts(self.config.agent, self.config.seed, phase)
 
     def _keep(self, name: str, trajectories: Sequence[Trajectory]) -> None:
         for trajectory in trajectories:
             self.run.append(f"trajectories/{name}.jsonl", trajectory.to_json())
-
-
-def rollouts(config: RunConfig, phase: str) -> RolloutConfig:
-    """Returns how a phase of a run rolls out."""
-    agent = config.agent
-    return RolloutConfig(
-        seed=config.seed,
-        phase=phase,
-        sampling=Sampling(agent.temperature, agent.top_k),
-        max_turns=agent.max_turns,
-        max_tokens=agent.max_tokens,
-        max_prompt_tokens=agent.max_prompt_tokens,
-        concurrency=agent.concurrency,
-    )
 
 
 def planned(config: RunConfig, train_tasks: int) -> list[tuple[str, int]]:
@@ -408,11 +400,11 @@ def start(config: RunConfig, env: EnvHandle, out: Path, *, resume: bool) -> dict
     """
     import torch
 
-    from harness_sdk import models
     from harness_sdk.policies.transformers import load as load_model
     from optimizers.trainer import TrainerConfig
 
-    searches = any(phase.kind == "harness" for phase in phases(config.method, config.schedule.cycles))
+    kinds = {phase.kind for phase in phases(config.method, config.schedule.cycles)}
+    searches = "harness" in kinds
     if searches and not confinement().available and not config.search.allow_uncaged:
         raise ValueError(
             f"proposed harnesses cannot be caged here: {confinement().why}. "
@@ -421,25 +413,26 @@ def start(config: RunConfig, env: EnvHandle, out: Path, *, resume: bool) -> dict
     domain = env.prototype.domain.spec.name
     h0 = load(config.harness or baseline(domain), env=domain)
     proposer = _proposer(config, h0) if searches else OfflineProposer()
-    source = models.resolve(config.model)
+    source = backend.resolved(config.backend, config.model)
     run = RunDir.open(out, asdict(config), resume=resume)
     if resume and (out / "result.json").is_file():
         finished: dict[str, Any] = json.loads((out / "result.json").read_text("utf-8"))
         return finished
-    policy, device = _backend(config.backend, source)
+    if "backend" not in run.done():
+        run.finish("backend", {"dtype": backend.dtype(config.backend, source)}, 0.0)
+    kept = replace(config.backend, dtype=run.result("backend")["dtype"])
     trained = TrainerConfig(
         lr=config.weights.lr, weight_decay=config.weights.weight_decay, micro_tokens=config.weights.micro_tokens
     )
-    trainer = Trainer(load_model(source, torch.float32).to(device), trained)
     per_unit = planned(config, len(env.tasks("train")[: config.train_tasks or None]))
-    with Display(sum(count for _, count in per_unit)) as display:
+    with backend.opened(kept, source) as policy, Display(sum(count for _, count in per_unit)) as display:
+        trainer = None
+        if "weights" in kinds:
+            rsft.require_token_ids(policy)
+            trainer = Trainer(load_model(source, torch.float32).to(backend.training_device(kept)), trained)
         whale = Run(config, run, env, h0, proposer, display)
         whale.attach(trainer, policy)
-        try:
-            return asyncio.run(whale.play())
-        finally:
-            if isinstance(policy, VLLMPolicy):
-                policy.close()
+        return asyncio.run(whale.play())
 
 
 def _proposer(config: RunConfig, h0: LoadedHarness) -> Proposer:
@@ -450,17 +443,6 @@ def _proposer(config: RunConfig, h0: LoadedHarness) -> Proposer:
         return PromptProposer(h0.source)
     proposer = build(config.search.proposer, allow_uncaged=config.search.allow_uncaged)
     return FSTProposer(proposer, h0.source) if config.method == "fst" else proposer
-
-
-def _backend(config: BackendConfig, source: str) -> tuple[TrainablePolicy, str]:
-    """Returns the backend, and the device on which to train beside it."""
-    if config.kind == "transformers":
-        local = TransformersPolicy(source)
-        return local, str(local.model.device)
-    import torch
-
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    return VLLMPolicy(source, gpu_memory=config.memory, sleeps=config.sleep), device
 
 
 def main() -> None:

@@ -18,8 +18,11 @@ def serving(reply: Reply) -> Iterator[str]:
     """Serves until left; gives the address."""
 
     class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.do_POST()
+
         def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))) or b"{}")
             status, answer = reply(self.path, {name.lower(): value for name, value in self.headers.items()}, body)
             self.send_response(status)
             self.send_header("Content-Length", str(len(answer)))

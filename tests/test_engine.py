@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
+import math
 import random
 import weakref
+from pathlib import Path
 
 import pytest
 import torch
 from tiny import tiny_llama
 
-from harness_sdk.policies import GREEDY, PolicyError, PromptTooLongError, Request, Sampling, TransformersPolicy
+from harness_sdk.policies import (
+    GREEDY,
+    PolicyError,
+    PromptTooLongError,
+    Request,
+    Sampling,
+    TransformersPolicy,
+    dtypes,
+)
 from harness_sdk.policies.engine import Engine, Row
 from harness_sdk.policies.prefix_cache import PrefixCache
 from harness_sdk.policies.sampling import RowSampler
@@ -205,11 +216,91 @@ def test_stop_strings_stay_in_the_text() -> None:
     assert len(cut.text) < len(free.text)
 
 
-def test_unknown_dtypes_are_named() -> None:
-    from harness_sdk.policies.transformers import _dtype
+@pytest.mark.parametrize("name", ["float3", "int8", "bfloat16/", "/float32", "float32/float3", "nn", ""])
+def test_unknown_dtypes_are_named(name: str) -> None:
+    if name == "bfloat16/":
+        assert dtypes.read(name) == dtypes.Dtypes("bfloat16", "bfloat16")
+        return
+    with pytest.raises(ValueError, match="unknown dtype"):
+        dtypes.read(name)
 
-    with pytest.raises(ValueError, match="unknown dtype 'float3'"):
-        _dtype("float3", "cpu")
+
+@pytest.mark.parametrize(
+    ("float32", "bfloat16", "chosen"),
+    [
+        ((0.6, 0.14), (0.3, 0.07), "bfloat16"),  # instructions for it
+        ((0.6, 0.04), (0.3, 0.20), "bfloat16/float32"),  # only large products are faster
+        ((0.6, 0.04), (0.5, 0.20), "float32"),  # not by enough for a second copy
+        ((0.6, 0.14), (0.6, 0.135), "float32"),  # a tie goes to the more exact
+        ((0.3, 0.14), (0.6, 0.07), "bfloat16"),
+    ],
+)
+def test_the_faster_dtype_is_chosen(float32: tuple[float, float], bfloat16: tuple[float, float], chosen: str) -> None:
+    assert str(dtypes.choose(dtypes.Seconds(*float32), dtypes.Seconds(*bfloat16))) == chosen
+
+
+def test_a_machine_is_measured_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = tmp_path / "model"
+    MODEL.save_pretrained(source)
+    monkeypatch.setenv("WHALE_CACHE", str(tmp_path / "cache"))
+    file = tmp_path / "cache" / "dtypes.json"
+    first = dtypes.fastest(str(source), "cpu")
+    assert "timing" in capsys.readouterr().err
+    (entry,) = json.loads(file.read_text()).values()
+    assert entry["chosen"] == {"prefill": first.prefill, "decode": first.decode}
+    times = [dtypes.Seconds(**entry["seconds"][name]) for name in ("float32", "bfloat16")]
+    assert dtypes.choose(*times) == first and all(t.prefill > 0 and t.decode > 0 for t in times)
+
+    monkeypatch.setattr(dtypes, "measure", lambda source: (dtypes.Seconds(2, 1), dtypes.Seconds(1, 2)))
+    assert dtypes.fastest(str(source), "cpu") == first
+    for broken in ("{", "[]", json.dumps({key: {"chosen": {"prefill": "x"}} for key in json.loads(file.read_text())})):
+        file.write_text(broken)
+        assert str(dtypes.fastest(str(source), "cpu")) == "bfloat16/float32"
+    monkeypatch.setenv("WHALE_CACHE", str(source / "config.json" / "no-directory"))
+    assert str(dtypes.fastest(str(source), "cpu")) == "bfloat16/float32"
+
+
+def test_prompts_and_samples_may_differ_in_dtype(tmp_path: Path) -> None:
+    MODEL.save_pretrained(tmp_path)
+    TOKENIZER.save_pretrained(tmp_path)
+    mixed = TransformersPolicy(str(tmp_path), dtype="bfloat16/float32")
+    assert mixed.dtype == "bfloat16/float32" and mixed.model.dtype == torch.float32
+    asked = Request([{"role": "user", "content": "Find the best move. " * 8}], sampling=GREEDY, max_tokens=12)
+    answers = [asyncio.run(mixed.generate(asked)) for _ in range(2)]  # the second from the cache
+    for answer in answers:
+        exact = log_probs((*answer.prompt_ids, *answer.token_ids), len(answer.prompt_ids))
+        assert answer.logprobs == pytest.approx(exact, abs=0.1)
+        assert answer.logprobs != pytest.approx(exact, abs=1e-6)  # prompts were not computed in float32
+    mixed.load_weights({name: torch.zeros_like(p) for name, p in mixed.model.named_parameters()}, 1)
+    flat = asyncio.run(mixed.generate(asked))
+    assert flat.logprobs == pytest.approx([-math.log(len(MODEL.lm_head.weight))] * len(flat.logprobs), abs=1e-4)
+
+
+@pytest.mark.parametrize("capacity", [10_000, 60])
+@pytest.mark.parametrize("tokens", [1, 60, 150, 400, 2000, 100_000])
+def test_memory_is_bounded_and_nothing_is_lost(tokens: int, capacity: int) -> None:
+    def rows() -> list[Row]:
+        return [Row(p, 3 + 4 * (i % 5), Sampling(), i) for i, p in enumerate(sorted(prompts() * 3))]
+
+    free = run(rows())
+    one = Engine(MODEL, END, capacity)
+    engine = Engine(MODEL, END, capacity, memory=tokens * one._token_bytes())
+    batch, waiting, held = engine.start(), rows(), []
+    every, most = list(waiting), 0
+    while waiting or batch.rows:
+        joining = waiting[: batch.fits(waiting)]
+        waiting = waiting[len(joining) :]
+        batch.add(joining)
+        most = max(most, len(batch.rows))
+        held.append((len(batch.rows), batch._states._own[0, 0].numel() + batch._states._trunks[0, 0].numel()))
+        batch.step()
+    assert [row.ids for row in every] == [row.ids for row in free]
+    size = one.empty().shape[2] * one.empty().shape[4]
+    assert all(numbers <= engine.batch_tokens * size for rows, numbers in held if rows > 1)
+    assert engine.cache.capacity <= max(tokens // 4, 1)
+    assert most == (len(every) if tokens == 100_000 else most) and (tokens > 400 or most < len(every))
 
 
 def test_rows_join_and_leave_a_running_batch() -> None:

@@ -14,6 +14,7 @@ from harness_sdk.policies.base import (
     PromptTooLongError,
     Request,
     Sampling,
+    TrainablePolicy,
 )
 from harness_sdk.policies.scripted import ScriptedPolicy
 
@@ -35,6 +36,7 @@ __all__ = [
     "Request",
     "Sampling",
     "ScriptedPolicy",
+    "TrainablePolicy",
     "TransformersPolicy",
     "VLLMPolicy",
 ]

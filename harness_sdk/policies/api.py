@@ -128,7 +128,7 @@ class ApiClient:
         """Sends one request, again if it fails in a way that may pass.
 
         Args:
-            call: Given the SDK's client, makes the request and returns its raw response.
+            call: Given the SDK's client, makes the request and returns its raw response, or httpx's.
 
         Returns:
             The JSON object that the server answered.
@@ -169,12 +169,13 @@ class ApiClient:
             raise self._status(error) from None
         except sdk.APIConnectionError as error:
             raise _Transient(f"connection failed: {self._line(error.__cause__ or error)}") from None
+        http = getattr(response, "http_response", response)
         try:
-            answer = json.loads(response.http_response.content)
+            answer = json.loads(http.content)
         except ValueError:
-            raise _Transient(f"the answer is not JSON: {self._redact(response.http_response.text)!r:.100}") from None
+            raise _Transient(f"the answer is not JSON: {self._redact(http.text)!r:.100}") from None
         if not isinstance(answer, dict):
-            raise _Transient(f"the answer is not a JSON object: {self._redact(response.http_response.text)!r:.100}")
+            raise _Transient(f"the answer is not a JSON object: {self._redact(http.text)!r:.100}")
         return answer
 
     def _status(self, error: Any) -> Exception:

@@ -111,19 +111,14 @@ class Generation:
 
 @dataclass(slots=True)
 class Gate:
-    """Counts the episodes of one rollout that are running and those that wait for the model.
+    """Counts the episodes of one rollout that are running.
 
-    When all that run wait, nothing more will ask before something is answered: a batching backend that starts then has
-    batches that depend on the episodes alone and not on timing, which is what makes a seeded run repeatable.
+    When as many requests of the rollout wait, nothing more will be asked before something is answered: a batching
+    backend that starts then has batches that depend on the episodes alone and not on timing, which is what makes a
+    seeded run repeatable.
     """
 
     running: int = 0
-    waiting: int = 0
-
-    @property
-    def closed(self) -> bool:
-        """Whether every running episode waits."""
-        return self.waiting >= self.running
 
 
 class Policy(Protocol):

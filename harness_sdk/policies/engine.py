@@ -68,13 +68,23 @@ class Row:
 class Engine:
     """Generates for batches of rows."""
 
-    def __init__(self, model: Any, end_ids: frozenset[int], cache_tokens: int) -> None:
+    def __init__(
+        self,
+        model: Any,
+        end_ids: frozenset[int],
+        cache_tokens: int,
+        *,
+        memory: int | None = None,
+        prefill_model: Any = None,
+    ) -> None:
         """Wraps a model.
 
         Args:
             model: A causal language model of transformers.
             end_ids: Ids that end a row.
             cache_tokens: Tokens the prefix cache may hold.
+            memory: Bytes that keys and values may take, the prefix cache a quarter of them; None sets no bound.
+            prefill_model: The same model in another dtype, to compute prompts with.
 
         Raises:
             ValueError: The model has layers that are not full attention.
@@ -87,7 +97,11 @@ class Engine:
             )
         self.model = model
         self.end_ids = end_ids
-        self.cache = PrefixCache(cache_tokens)
+        self._prefill_model = model if prefill_model is None else prefill_model
+        room = None if memory is None else memory // self._token_bytes()
+        self.cache = PrefixCache(cache_tokens if room is None else max(min(cache_tokens, room // 4), 1))
+        # Half, since for a moment there are two copies of what grows.
+        self.batch_tokens = None if room is None else (room - self.cache.capacity) // 2
 
     def start(self, rows: Sequence[Row] = ()) -> Batch:
         """Begins a batch; rows can be added at any time."""
@@ -147,11 +161,16 @@ class Engine:
         ids = [token for body, length, _ in pack for token in body[length:]]
         positions = [position for body, length, _ in pack for position in range(length, len(body))]
         states = _Prefill(past, lengths)
-        _forward(self.model, ids, positions, states, packed=True)
-        new = states.collected()
+        _forward(self._prefill_model, ids, positions, states, packed=True)
+        new = [kv.to(self.model.dtype) for kv in states.collected()]
         for (body, length, _), kv in zip(pack, new, strict=True):
             self.cache.insert(body, kv, length)
         return [[*pieces, kv] for (_, _, pieces), kv in zip(pack, new, strict=True)]
+
+    def _token_bytes(self) -> int:
+        """Returns the bytes of a token's keys and values."""
+        layers, both, heads, _, size = self.empty().shape
+        return int(layers * both * heads * size * self.model.dtype.itemsize)
 
     def empty(self) -> Tensor:
         """Returns the states of no tokens, ``(layers, 2, kv_heads, 0, head_dim)``."""
@@ -175,6 +194,33 @@ class Batch:
         self._engine = engine
         self._states = _Decode(engine.empty())
         self._sampler = RowSampler()
+
+    def fits(self, rows: Sequence[Row]) -> int:
+        """Returns how many of some rows, the first in the order of their prompts, there is memory for.
+
+        A batch without rows takes one of any length.
+        """
+        budget = self._engine.batch_tokens
+        if budget is None or self._needed(rows) <= budget:
+            return len(rows)
+        fitting, beyond = 0, len(rows)
+        while fitting + 1 < beyond:
+            middle = (fitting + beyond) // 2
+            if self._needed(rows[:middle]) <= budget:
+                fitting = middle
+            else:
+                beyond = middle
+        return fitting if self.rows else max(fitting, 1)
+
+    def _needed(self, rows: Sequence[Row]) -> int:
+        """Returns the tokens to hold if some rows join: all get the room of the longest, a shared part is held once."""
+        if not rows:
+            return 0
+        trunks = _trunks([row.prompt for row in rows])
+        width = self._states.longest([row.max_tokens - len(row.ids) for row in self.rows])
+        width = max(width, *(len(row.prompt) - trunks[row.prompt][1] + row.max_tokens for row in rows)) + GROWTH
+        shared = {number: length for number, length in trunks.values() if length}
+        return self._states.size(len(self.rows) + len(rows), width, list(shared.values()))
 
     def add(self, rows: Sequence[Row]) -> None:
         """Prefills the rows' prompts and takes them in."""
@@ -363,6 +409,15 @@ class _Decode:
             rows = len(self._filled)
             self._own = _resized(self._own, rows, rows, max(self._filled) + GROWTH)
         self._aim()
+
+    def longest(self, left: Sequence[int]) -> int:
+        """Returns how long the longest row can become if each gets so many tokens more."""
+        return max((filled + more for filled, more in zip(self._filled, left, strict=True)), default=0)
+
+    def size(self, rows: int, width: int, trunks: Sequence[int]) -> int:
+        """Returns the tokens held with so many rows of a width, and with further trunks of some lengths."""
+        own = max(rows * width, self._own.shape[2] * self._own.shape[4])
+        return own + (len(self._lengths) + len(trunks)) * max(self._trunks.shape[4], *trunks, 0)
 
     def own(self, row: int) -> Tensor:
         """Returns what a row has added, ``(layers, 2, kv_heads, steps, head_dim)``: its last prompt token and on."""

@@ -10,11 +10,14 @@ import asyncio
 import contextlib
 import ctypes
 import gc
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness_sdk import models
+from harness_sdk.policies import dtypes
 from harness_sdk.policies.base import Gate, Generation, PolicyError, Request
 from harness_sdk.policies.chat import ChatEncoder
 from harness_sdk.types import Message, ToolSchema
@@ -37,6 +40,7 @@ class TransformersPolicy:
     Attributes:
         model: The rollout model. Trainers keep their own master weights and call `load_weights`.
         tokenizer: Its tokenizer.
+        dtype: What it computes in, ``decode`` or ``prefill/decode``.
         weights_version: Version of the weights it samples with.
     """
 
@@ -49,16 +53,20 @@ class TransformersPolicy:
         device: str = "auto",
         max_rows: int = 128,
         cache_tokens: int = 32768,
+        memory: float | None = None,
     ) -> None:
         """Loads a model.
 
         Args:
             model: A name for `harness_sdk.models.resolve`, or a loaded model (then give its tokenizer).
             tokenizer: A loaded tokenizer; None loads the one beside the model.
-            dtype: ``auto`` (bfloat16 where the hardware computes it, else float32), or a dtype's name.
+            dtype: A dtype's name, two with a slash between them (prompts in the first, sampling in the second, which
+                keeps two copies of the weights), or ``auto``: the fastest, measured once (`dtypes`).
             device: ``auto`` (a GPU if there is one), or a torch device.
             max_rows: Sequences decoded at once.
             cache_tokens: Tokens the prefix cache may hold.
+            memory: Bytes that cached prefixes and running sequences may take; None takes a quarter of the device's.
+                What does not fit waits, or is computed again.
 
         Raises:
             harness_sdk.models.ModelNotFoundError: There is no such model.
@@ -68,16 +76,24 @@ class TransformersPolicy:
 
         from harness_sdk.policies.engine import Engine
 
-        place = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+        place = default_device() if device == "auto" else device
+        second = None
         if isinstance(model, str):
             source = models.resolve(model)
-            model, tokenizer = load(source, _dtype(dtype, place)), tokenizer or load_tokenizer(source)
+            chosen = dtypes.fastest(source, place) if dtype == "auto" else dtypes.read(dtype)
+            model = load(source, getattr(torch, chosen.decode))
+            if chosen.prefill != chosen.decode:
+                second = load(source, getattr(torch, chosen.prefill)).to(place).eval().requires_grad_(False)
+            tokenizer = tokenizer or load_tokenizer(source)
         self.model = model.to(place).eval().requires_grad_(False)
+        self._models = [self.model] if second is None else [self.model, second]
+        self.dtype = "/".join(str(one.dtype).removeprefix("torch.") for one in reversed(self._models))
         self.tokenizer = tokenizer
         self.weights_version = 0
         self.max_rows = max_rows
         self._chat = ChatEncoder(tokenizer, {tokenizer.eos_token_id, *_as_set(model.generation_config.eos_token_id)})
-        self._engine = Engine(model, self._chat.end_ids, cache_tokens)
+        budget = device_memory(place) // 4 if memory is None else int(memory)
+        self._engine = Engine(model, self._chat.end_ids, cache_tokens, memory=budget, prefill_model=second)
         self._context = int(getattr(model.config, "max_position_embeddings", 0) or 2**31)
         self._pending: list[_Pending] = []
         self._active: dict[int, tuple[Row, _Pending]] = {}
@@ -110,13 +126,13 @@ class TransformersPolicy:
         """
         import torch
 
-        own = dict(self.model.named_parameters())
-        missing = sorted(set(own) - set(weights))
+        missing = sorted({name for name, _ in self.model.named_parameters()} - set(weights))
         if missing:
             raise ValueError(f"weights lack {len(missing)} parameters, the first {missing[0]!r}")
         with torch.no_grad():
-            for name, parameter in own.items():
-                parameter.copy_(weights[name])
+            for model in self._models:
+                for name, parameter in model.named_parameters():
+                    parameter.copy_(weights[name])
         self.forget()
         self.weights_version = version
 
@@ -189,15 +205,14 @@ class TransformersPolicy:
         from harness_sdk.policies.engine import Row
 
         self._pending.sort(key=lambda item: (item.prompt_ids, item.request.seed))
-        room = self.max_rows - len(batch.rows)
-        joining, self._pending = self._pending[:room], self._pending[room:]
         rows = []
-        for item in joining:
+        for item in self._pending[: self.max_rows - len(batch.rows)]:
             request = item.request
             longest = min(request.max_tokens, self._context - len(item.prompt_ids))
-            row = Row(item.prompt_ids, longest, request.sampling, request.seed, self._chat.stopper(request.stop))
-            rows.append(row)
-            self._active[id(row)] = (row, item)
+            rows.append(Row(item.prompt_ids, longest, request.sampling, request.seed, self._chat.stopper(request.stop)))
+        rows = rows[: batch.fits(rows)]
+        joining, self._pending = self._pending[: len(rows)], self._pending[len(rows) :]
+        self._active |= {id(row): (row, item) for row, item in zip(rows, joining, strict=True)}
         batch.add(rows)
 
     def _generation(self, item: _Pending, row: Any) -> Generation:
@@ -247,6 +262,17 @@ def load_tokenizer(source: str) -> Any:
         raise models.ModelNotFoundError(f"cannot load the tokenizer of {source!r}: {_first_line(error)}") from error
 
 
+def end_ids(source: str) -> set[int]:
+    """Returns the ids that end a completion, as a model's settings say."""
+    from transformers import AutoConfig, GenerationConfig
+
+    try:
+        settings: Any = GenerationConfig.from_pretrained(source)
+    except OSError:  # a model need not have any
+        settings = AutoConfig.from_pretrained(source)
+    return _as_set(settings.eos_token_id)
+
+
 def _first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
@@ -255,15 +281,25 @@ def _as_set(value: Any) -> set[int]:
     return set() if value is None else {value} if isinstance(value, int) else set(value)
 
 
-def _dtype(name: str, device: str) -> Any:
+def default_device() -> str:
+    """Returns the GPU if there is one."""
     import torch
 
-    if name == "auto":
-        return torch.bfloat16 if has_bfloat16(device) else torch.float32
-    dtype = getattr(torch, name, None)
-    if not isinstance(dtype, torch.dtype):
-        raise ValueError(f"unknown dtype {name!r}; use auto, float32, bfloat16 or float16")
-    return dtype
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def device_memory(device: str) -> int:
+    """Returns the bytes of memory of a device: a GPU's, or the machine's (a container's, if that is less)."""
+    import torch
+
+    if device.startswith("cuda"):
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    found = [8 << 30]
+    with contextlib.suppress(ValueError, OSError, AttributeError):  # no such figures on this platform
+        found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    with contextlib.suppress(ValueError, OSError):
+        found.append(int(Path("/sys/fs/cgroup/memory.max").read_text("ascii")))
+    return min(found)
 
 
 def has_bfloat16(device: str) -> bool:

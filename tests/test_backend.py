@@ -1,0 +1,117 @@
+"""Which backend a run gets, what it keeps of the choice, and runs of a model whose weights nobody here can change."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from json_server import serving
+from tiny import tiny_llama
+
+import whale_env
+from harness_sdk.policies import TransformersPolicy
+from optimizers import backend, whale
+from optimizers.cli import one_line_errors
+from optimizers.config import BackendConfig, RunConfig, preset
+from optimizers.evaluate import EvaluateFlags, _evaluate_command
+
+CHESS = {"tiers": ["1"]}
+
+
+def small(**changes: Any) -> RunConfig:
+    base = preset("smoke", "chess")
+    agent = replace(base.agent, max_prompt_tokens=1900, max_tokens=12)
+    evaluation = replace(base.evaluation, tasks=2, k=1)
+    search = replace(base.search, iterations=2, candidates=1, examples=2, samples=1)
+    return replace(base, agent=agent, evaluation=evaluation, search=search, **changes)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("tiny")
+    model, tokenizer = tiny_llama()
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+def chat(path: str, headers: dict[str, str], body: dict[str, Any]) -> tuple[int, bytes]:
+    assert path == "/v1/chat/completions" and body["model"] == "big-model"
+    message = {"role": "assistant", "content": "<move>e2e4</move>"}
+    usage = {"prompt_tokens": 30, "completion_tokens": 9, "total_tokens": 39}
+    choice = {"index": 0, "finish_reason": "stop", "message": message}
+    return 200, json.dumps({"id": "x", "object": "chat.completion", "choices": [choice], "usage": usage}).encode()
+
+
+def test_the_harness_of_a_model_behind_an_api_can_be_searched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("openai")
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    env = whale_env.handle("chess", CHESS)
+    with serving(chat) as url:
+        remote = BackendConfig(kind="openai", url=f"{url}/v1", server="vllm")
+        config = small(method="harness-only", model="big-model", backend=remote)
+        result = whale.start(config, env, tmp_path / "run", resume=False)
+        assert result["base"]["rollouts"] == 2 and result["weights_version"] == 0
+        assert not list((tmp_path / "run" / "checkpoints").glob("*"))
+        assert len(list((tmp_path / "run" / "harnesses").iterdir())) > 1
+        capsys.readouterr()
+        _evaluate_command(EvaluateFlags(run=tmp_path / "run", tasks=1, k=1))
+        row = json.loads(capsys.readouterr().out)
+        assert row["model"] == "big-model" and row["rollouts"] == 1
+        with pytest.raises(ValueError, match="leave the --backend flags out"):
+            _evaluate_command(EvaluateFlags(run=tmp_path / "run", backend=remote))
+        for method in ("whale", "weight-only", "stagewise", "fst", "adaptive"):
+            with pytest.raises(ValueError, match="takes no new weights; use --method harness-only"):
+                whale.start(replace(config, method=method), env, tmp_path / method, resume=False)
+
+
+def test_a_run_keeps_the_dtype_it_began_with(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    env = whale_env.handle("chess", CHESS)
+    config = small(method="weight-only", model=model)
+    asked, made = [], []
+
+    def fastest(source: str, device: str) -> str:
+        asked.append(source)
+        return "bfloat16/float32"
+
+    def local(source: str, *, dtype: str) -> TransformersPolicy:
+        made.append(dtype)
+        return TransformersPolicy(source, dtype=dtype)
+
+    monkeypatch.setattr(backend, "fastest", fastest)
+    monkeypatch.setattr(backend, "TransformersPolicy", local)
+    whale.start(config, env, tmp_path / "run", resume=False)
+    (tmp_path / "run" / "result.json").unlink()
+    monkeypatch.setattr(backend, "fastest", lambda source, device: "float32")
+    whale.start(config, env, tmp_path / "run", resume=True)
+    assert asked == [model] and made == ["bfloat16/float32"] * 2
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        (BackendConfig(kind="vllm", engine="{tp: 2}"), "is not a JSON object"),
+        (BackendConfig(kind="vllm", engine="[]"), "is not a JSON object"),
+        (BackendConfig(dtype="float17"), "unknown dtype 'float17'"),
+        (BackendConfig(kind="vllm", url="ftp://x"), "must begin with http"),
+        (BackendConfig(kind="vllm", url="http://127.0.0.1:9"), "connection failed"),
+        (BackendConfig(kind="openai"), "OPENAI_API_KEY"),
+        (BackendConfig(kind="anthropic"), "ANTHROPIC_API_KEY"),
+    ],
+)
+def test_what_a_user_can_get_wrong_is_one_line(
+    config: BackendConfig, words: str, model: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "WHALE_TRACEBACK"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("harness_sdk.policies.api.FIRST_WAIT", 0.001)
+    with pytest.raises(SystemExit) as left, one_line_errors(), backend.opened(config, model):
+        pass
+    assert left.value.code == 2
+    said = capsys.readouterr().err
+    assert words in said and said.count("\n") == 1
