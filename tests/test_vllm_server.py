@@ -60,8 +60,7 @@ class FakeVLLM:
         return {"object": "list", "data": [{"id": "model", "max_model_len": 2048}]}
 
     def do_server_info(self, body: dict[str, Any]) -> Any:
-        model = {"dtype": "torch.float32", "hf_config": {"model_type": "llama"}}
-        return {"vllm_config": {"model_config": model, "device_config": {"device": "cuda"}}}
+        return {"vllm_config": {"model_config": {"dtype": "torch.float32"}, "device_config": {"device": "cuda"}}}
 
     def do_get_world_size(self, body: dict[str, Any]) -> Any:
         return {"world_size": 1}

@@ -273,6 +273,14 @@ def end_ids(source: str) -> set[int]:
     return _as_set(settings.eos_token_id)
 
 
+def has_inner_model(source: str) -> bool:
+    """Whether a checkpoint keeps the language model one level down, as models that also read images do."""
+    from transformers import AutoConfig
+
+    config = AutoConfig.from_pretrained(source)
+    return config.get_text_config() is not config
+
+
 def _first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 

@@ -73,7 +73,7 @@ class VLLMPolicy:
             harness_sdk.models.ModelNotFoundError: There is no such model.
             PolicyError: vLLM cannot load it, or the server cannot be reached.
         """
-        from harness_sdk.policies.transformers import end_ids, load_tokenizer
+        from harness_sdk.policies.transformers import end_ids, has_inner_model, load_tokenizer
 
         if url is not None and engine:
             raise ValueError(f"a server has its arguments already; start it with {sorted(engine)} instead")
@@ -84,6 +84,7 @@ class VLLMPolicy:
         self.tokenizer = load_tokenizer(self._source)
         self.weights_version = 0
         self.cached_tokens = 0
+        self._nested = has_inner_model(self._source)
         self._timeout = timeout
         self._sleeps = sleeps
         self._state: Literal["awake", "asleep", "empty", "closed"] = "awake"
@@ -256,7 +257,7 @@ class VLLMPolicy:
         inside = "model.language_model."
         return (
             name.replace("model.", inside, 1)
-            if self.shape.nested and name.startswith("model.") and not name.startswith(inside)
+            if self._nested and name.startswith("model.") and not name.startswith(inside)
             else name
         )
 

@@ -39,14 +39,12 @@ class Shape:
     Attributes:
         context: Longest prompt and completion together, in tokens.
         dtype: The torch dtype it computes in.
-        nested: Whether the checkpoint keeps the language model one level down, as models that also read images do.
         packs: Whether it computes with packed copies of its weights, as on a CPU (`HeadPacker`).
         workers: Processes that hold weights.
     """
 
     context: int
     dtype: Any
-    nested: bool
     packs: bool
     workers: int
 
@@ -122,7 +120,6 @@ class LocalEngine:
         self.shape = Shape(
             int(config.max_model_len),
             config.dtype,
-            config.hf_config is not config.hf_text_config,
             packs,
             parallel.world_size * parallel.data_parallel_size,
         )
@@ -230,17 +227,15 @@ class ServerEngine:
             config = (await self._get(self._orders, "/server_info", {"config_format": "json"}))["vllm_config"]
             kind = str(config["model_config"]["dtype"]).removeprefix("torch.")
             device = str(config["device_config"]["device"])
-            architecture = config["model_config"]["hf_config"]
-            nested = isinstance(architecture, dict) and "text_config" in architecture
             workers = int((await self._get(self._orders, "/get_world_size"))["world_size"])
             self.missing = ""
         except (PolicyError, KeyError, TypeError) as error:
-            kind, device, nested, workers = "float32", "", False, 1
+            kind, device, workers = "float32", "", 1
             self.missing = (
                 f"{self.where} takes no orders ({type(error).__name__}: {error}); start it with "
                 "VLLM_SERVER_DEV_MODE=1, closed to the world"
             )
-        self.shape = Shape(context, getattr(torch, kind), nested, device == "cpu", workers)
+        self.shape = Shape(context, getattr(torch, kind), device == "cpu", workers)
 
     async def sample(self, ids: Sequence[int], params: Mapping[str, Any]) -> Sampled:
         """See `VLLMEngine.sample`."""
