@@ -115,7 +115,7 @@ class LocalEngine:
 
         packs = bool(current_platform.is_cpu())
         extension = {"worker_extension_cls": f"{__name__}.{HeadPacker.__name__}"} if packs else {}
-        self._llm = AsyncLLM.from_engine_args(AsyncEngineArgs(**{**extension, **arguments}))
+        self._llm: Any = AsyncLLM.from_engine_args(AsyncEngineArgs(**{**extension, **arguments}))
         config, parallel = self._llm.vllm_config.model_config, self._llm.vllm_config.parallel_config
         self.shape = Shape(
             int(config.max_model_len),
@@ -184,7 +184,8 @@ class LocalEngine:
 
     async def close(self) -> None:
         """See `VLLMEngine.close`."""
-        self._llm.shutdown()
+        llm, self._llm = self._llm, None
+        llm.shutdown()
 
 
 class ServerEngine:
