@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import pkgutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -20,10 +20,7 @@ from harness_sdk.policies import (
 )
 from harness_sdk.policies.dtypes import fastest
 from harness_sdk.policies.transformers import default_device
-from optimizers.config import BackendConfig
-
-REMOTE = ("openai", "anthropic")
-"""Kinds whose weights nobody here can change."""
+from optimizers.config import BackendConfig, checked_backend, engine_arguments
 
 
 class Frozen:
@@ -58,12 +55,12 @@ class Frozen:
 
 
 def resolved(config: BackendConfig, model: str) -> str:
-    """Returns what the backend loads a model from: a directory, a hub name, or the name on a server.
+    """Returns what the backend loads a model from: a directory or hub name where this project loads it, else its name.
 
     Raises:
         harness_sdk.models.ModelNotFoundError: There is no such model.
     """
-    return model if config.kind in REMOTE else models.resolve(model)
+    return models.resolve(model) if config.kind in ("transformers", "vllm") else model
 
 
 def dtype(config: BackendConfig, source: str) -> str:
@@ -86,7 +83,7 @@ def opened(config: BackendConfig, source: str) -> Iterator[TrainablePolicy]:
         ImportError: The backend is not installed.
         harness_sdk.policies.PolicyError: vLLM cannot load the model, a server cannot be reached, or a key is missing.
     """
-    match config.kind:
+    match checked_backend(config).kind:
         case "transformers":
             yield TransformersPolicy(source, dtype=config.dtype)
         case "vllm":
@@ -104,24 +101,21 @@ def opened(config: BackendConfig, source: str) -> Iterator[TrainablePolicy]:
             yield Frozen(remote, f"{source} behind {config.url or 'OpenAI'}")
         case "anthropic":
             yield Frozen(AnthropicPolicy(source, base_url=config.url or None, timeout=600.0), source)
+        case reference:
+            yield _own(reference, source)
 
 
-def engine_arguments(config: BackendConfig) -> dict[str, Any]:
-    """Reads ``--backend.engine``.
-
-    Raises:
-        ValueError: It is not a JSON object.
-    """
+def _own(reference: str, model: str) -> TrainablePolicy:
+    """Builds a backend of the user's; one that takes no weights is `Frozen`."""
     try:
-        arguments = json.loads(config.engine)
-    except ValueError as error:
-        arguments = str(error)
-    if not isinstance(arguments, dict):
-        raise ValueError(
-            f"--backend.engine {config.engine!r} is not a JSON object of vLLM engine arguments; "
-            """give for example '{"tensor_parallel_size": 2}'"""
-        )
-    return arguments
+        make = pkgutil.resolve_name(reference)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ValueError(f"cannot import --backend.kind {reference!r}: {error}") from error
+    policy = make(model)
+    if not callable(getattr(policy, "generate", None)):
+        raise ValueError(f"--backend.kind {reference!r} made a {type(policy).__name__}, which has no method generate")
+    trains = all(callable(getattr(policy, name, None)) for name in ("load_weights", "forget"))
+    return policy if trains else Frozen(policy, reference)
 
 
 def training_device(config: BackendConfig) -> str:

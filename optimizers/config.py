@@ -6,10 +6,12 @@ setting (arXiv 2609.00196) and wants GPUs.
 
 from __future__ import annotations
 
+import difflib
+import json
 import math
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Literal
+from typing import Any, Literal
 
 from optimizers.proposers.build import ProposerConfig
 
@@ -123,9 +125,10 @@ class AgentConfig:
 class BackendConfig:
     """What the model samples with."""
 
-    kind: Literal["transformers", "vllm", "openai", "anthropic"] = "transformers"
+    kind: str = "transformers"
     """transformers: in this process, on a CPU or a small GPU, models with full attention. vllm: what vLLM serves.
-    openai, anthropic: a model behind an API, with frozen weights (--method harness-only, and evaluation)."""
+    openai, anthropic: a model behind an API, with frozen weights (--method harness-only, and evaluation).
+    module:function: your own, called with the model's name."""
     dtype: str = "auto"
     """What it computes in. auto: transformers takes the fastest here, measured once (bfloat16/float32 means prompts in
     the first and sampling in the second); vllm takes the checkpoint's."""
@@ -264,6 +267,44 @@ _AT_LEAST: dict[str, float] = {
 }
 
 
+KINDS = ("transformers", "vllm", "openai", "anthropic")
+"""Backends that are here."""
+REMOTE = ("openai", "anthropic")
+"""Those whose weights nobody here can change."""
+
+
+def checked_backend(config: BackendConfig) -> BackendConfig:
+    """Returns a backend's configuration that makes sense.
+
+    Raises:
+        ValueError: It does not; the message names the flag.
+    """
+    if config.kind not in KINDS and ":" not in config.kind:
+        near = difflib.get_close_matches(config.kind, KINDS, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise ValueError(f"unknown --backend.kind {config.kind!r}; use {', '.join(KINDS)}, or module:function.{hint}")
+    engine_arguments(config)
+    return config
+
+
+def engine_arguments(config: BackendConfig) -> dict[str, Any]:
+    """Reads ``--backend.engine``.
+
+    Raises:
+        ValueError: It is not a JSON object.
+    """
+    try:
+        arguments = json.loads(config.engine)
+    except ValueError as error:
+        arguments = str(error)
+    if not isinstance(arguments, dict):
+        raise ValueError(
+            f"--backend.engine {config.engine!r} is not a JSON object of vLLM engine arguments; "
+            """give for example '{"tensor_parallel_size": 2}'"""
+        )
+    return arguments
+
+
 def checked(config: RunConfig) -> RunConfig:
     """Returns a configuration whose numbers make sense.
 
@@ -274,6 +315,12 @@ def checked(config: RunConfig) -> RunConfig:
         value = attrgetter(name)(config)
         if not least <= value < math.inf:
             raise ValueError(f"--{name.replace('_', '-')} is {value}; give at least {least:g}")
+    checked_backend(config.backend)
+    if config.backend.kind in REMOTE and config.method != "harness-only":
+        raise ValueError(
+            f"--backend.kind {config.backend.kind} takes no new weights, and --method {config.method} trains; "
+            "use --method harness-only, or --backend.kind transformers or vllm"
+        )
     if config.search.holdout >= 1:
         raise ValueError(f"--search.holdout is {config.search.holdout}; give a share below 1")
     return config

@@ -400,6 +400,7 @@ def start(config: RunConfig, env: EnvHandle, out: Path, *, resume: bool) -> dict
     """
     import torch
 
+    from harness_sdk import models
     from harness_sdk.policies.transformers import load as load_model
     from optimizers.trainer import TrainerConfig
 
@@ -429,7 +430,9 @@ def start(config: RunConfig, env: EnvHandle, out: Path, *, resume: bool) -> dict
         trainer = None
         if "weights" in kinds:
             rsft.require_token_ids(policy)
-            trainer = Trainer(load_model(source, torch.float32).to(backend.training_device(kept)), trained)
+            trainer = Trainer(
+                load_model(models.resolve(config.model), torch.float32).to(backend.training_device(kept)), trained
+            )
         whale = Run(config, run, env, h0, proposer, display)
         whale.attach(trainer, policy)
         return asyncio.run(whale.play())

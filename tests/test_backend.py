@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,10 @@ from json_server import serving
 from tiny import tiny_llama
 
 import whale_env
-from harness_sdk.policies import TransformersPolicy
+from harness_sdk.policies import ScriptedPolicy, TransformersPolicy
 from optimizers import backend, whale
-from optimizers.cli import one_line_errors
-from optimizers.config import BackendConfig, RunConfig, preset
+from optimizers.cli import one_line_errors, parse, run_command
+from optimizers.config import BackendConfig, RunConfig, checked, checked_backend, preset
 from optimizers.evaluate import EvaluateFlags, _evaluate_command
 
 CHESS = {"tiers": ["1"]}
@@ -66,8 +67,23 @@ def test_the_harness_of_a_model_behind_an_api_can_be_searched(
         with pytest.raises(ValueError, match="leave the --backend flags out"):
             _evaluate_command(EvaluateFlags(run=tmp_path / "run", backend=remote))
         for method in ("whale", "weight-only", "stagewise", "fst", "adaptive"):
+            with pytest.raises(ValueError, match="use --method harness-only"):
+                checked(replace(config, method=method))
             with pytest.raises(ValueError, match="takes no new weights; use --method harness-only"):
                 whale.start(replace(config, method=method), env, tmp_path / method, resume=False)
+
+
+def scripted(model: str) -> ScriptedPolicy:
+    return ScriptedPolicy([f"<move>{model}</move>"])
+
+
+def test_a_backend_of_ones_own_is_a_function(tmp_path: Path) -> None:
+    env = whale_env.handle("chess", CHESS)
+    mine = BackendConfig(kind=f"{__name__}:scripted")
+    result = whale.start(small(method="harness-only", model="e2e4", backend=mine), env, tmp_path / "run", resume=False)
+    assert result["base"]["rollouts"] == 2
+    with pytest.raises(ValueError, match="scripted takes no new weights"):
+        whale.start(small(model="e2e4", backend=mine), env, tmp_path / "other", resume=False)
 
 
 def test_a_run_keeps_the_dtype_it_began_with(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,6 +113,10 @@ def test_a_run_keeps_the_dtype_it_began_with(model: str, tmp_path: Path, monkeyp
     [
         (BackendConfig(kind="vllm", engine="{tp: 2}"), "is not a JSON object"),
         (BackendConfig(kind="vllm", engine="[]"), "is not a JSON object"),
+        (BackendConfig(kind="vlm"), "Did you mean 'vllm'?"),
+        (BackendConfig(kind="no_such_module:make"), "No module named"),
+        (BackendConfig(kind="json:nothing"), "has no attribute"),
+        (BackendConfig(kind="builtins:str"), "made a str, which has no method generate"),
         (BackendConfig(dtype="float17"), "unknown dtype 'float17'"),
         (BackendConfig(kind="vllm", url="ftp://x"), "must begin with http"),
         (BackendConfig(kind="vllm", url="http://127.0.0.1:9"), "connection failed"),
@@ -115,3 +135,29 @@ def test_what_a_user_can_get_wrong_is_one_line(
     assert left.value.code == 2
     said = capsys.readouterr().err
     assert words in said and said.count("\n") == 1
+
+
+PAGE = (Path(__file__).parents[1] / "docs" / "policies.md").read_text("utf-8")
+COMMANDS = [line for line in PAGE.replace("\\\n", " ").splitlines() if line.startswith("python -m optimizers.")]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_of_the_page_is_understood(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    module, *flags = shlex.split(command, comments=True)[2:]
+    if module == "optimizers.evaluate":
+        found = parse(EvaluateFlags, module, "", arguments=flags)
+        checked_backend(found.backend)
+        return
+    monkeypatch.setattr("sys.argv", [module, *flags, "--dry-run"])
+    run_command(module)
+
+
+def test_the_backend_of_the_page_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = PAGE.partition("```python\n")[2].partition("```")[0]
+    (tmp_path / source.split("\n", 1)[0].removeprefix("# ")).write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    command = next(command for command in COMMANDS if "my_backend:make" in command)
+    _evaluate_command(parse(EvaluateFlags, "optimizers.evaluate", "", arguments=shlex.split(command)[3:]))
+    assert json.loads(capsys.readouterr().out)["rollouts"] == 4
