@@ -419,7 +419,7 @@ def _page(data: RunData) -> str:
     figures = [
         ("Test", _test(data), _evaluations(data)),
         ("Training reward per step", _training(data), ""),
-        ("Search reward per candidate", _search(data), _harnesses(data)),
+        ("Search reward per candidate", _search(data), _retests(data) + _harnesses(data)),
         ("What was spent", _spending(data), _proposer(data)),
     ]
     body = [
@@ -529,6 +529,29 @@ def _harnesses(data: RunData) -> str:
     more = f"<p class=note>{len(lines) - MAX_HARNESSES} more lines</p>" if len(lines) > MAX_HARNESSES else ""
     table = _table(heads, rows, numbers=(3, 4), wide=(7,), on=on)
     return f"<details><summary>{len(lines)} candidates</summary>{table}{more}</details>"
+
+
+def _retests(data: RunData) -> str:
+    """Returns the table of re-tests on fresh rollouts; a gain that shrinks on tasks held out was overfitting."""
+    rows = []
+    for key, unit in data.units.items():
+        test = unit.get("retest") if key.endswith("/score") else None
+        if test:
+            held, overfit = test["holdout"], test["overfit"]
+            rows.append(
+                [
+                    ".".join(key.split("/")[1:3]),
+                    data.name(test["nominee"]),
+                    f"{test['rollouts']:,}",
+                    f"{test['searched']:+.3f}",
+                    "-" if held is None else f"{held:+.3f}",
+                    "-" if overfit is None else f"{overfit:+.3f}",
+                    f"{test['looks'][-1]:.4f}",
+                    "yes" if test["accepted"] else "no",
+                ]
+            )
+    heads = ["iteration", "nominee", "fresh rollouts", "gain", "gain held out", "difference", "p", "accepted"]
+    return _table(heads, rows, numbers=range(2, 7)) if rows else ""
 
 
 def _proposer(data: RunData) -> str:

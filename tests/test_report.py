@@ -67,6 +67,20 @@ def finish(run: RunDir) -> None:
     run.write_json("result.json", ends)
 
 
+def test_retests_show_what_holds_on_tasks_held_out(tmp_path: Path) -> None:
+    run = recorded(tmp_path / "run", cycles=1)
+    assert "gain held out" not in write_report(run.path).read_text("utf-8")
+    test = {"nominee": "h1", "rollouts": 288, "searched": 0.25, "looks": [0.2, 0.0123], "accepted": True}
+    for iteration, held in ((3, 0.0625), (4, None)):
+        more = {"holdout": held, "overfit": None if held is None else 0.25 - held}
+        run.finish(f"harness/1/{iteration}/score", {"accepted": "h1", "best": 0.6, "retest": test | more}, 1.0)
+    page = write_report(run.path).read_text("utf-8")
+    rows = [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in page.split("gain held out")[1].split("<tr>")[1:3]]
+    assert [row[0] for row in rows] == ["1.3", "1.4"]
+    assert rows[0][2:] == ["288", "+0.250", "+0.062", "+0.188", "0.0123", "yes"]
+    assert rows[1][4:6] == ["-", "-"]
+
+
 def test_a_finished_run(tmp_path: Path) -> None:
     run = recorded(tmp_path / "run")
     finish(run)
