@@ -72,7 +72,8 @@ class Harness:
             env_tools: The environment's primitives.
 
         Returns:
-            OpenAI function schemas; an empty list shows none (tools are then described in the prompt).
+            OpenAI function schemas; an empty list shows none. A model whose chat template has no place for them never
+            sees them (a warning says so): then `pack` must say what can be written.
         """
         return [tool.schema() for tool in env_tools]
 
@@ -88,11 +89,7 @@ class Harness:
         opening = "\n\n".join(part for part in (episode.first.text, self.instructions) if part)
         messages: list[Message] = [{"role": "system", "content": self.system}] if self.system else []
         messages.append({"role": "user", "content": opening})
-        for turn in episode.turns:
-            messages.append({"role": "assistant", "content": turn.completion.text})
-            answer = turn.feedback if turn.failure else "\n".join(turn.results)
-            messages.append({"role": "user", "content": answer or "Continue."})
-        return messages
+        return [*messages, *(message for turn in episode.turns for message in turn.messages())]
 
     def parse(self, completion: Completion, episode: Episode) -> list[ToolCall] | ParseFailure:
         """Reads the model's text as tool calls.
@@ -106,6 +103,8 @@ class Harness:
         """
         if completion.tool_calls:
             return list(completion.tool_calls)
+        if completion.unread:
+            return completion.unread[0]
         found = toolcalls.parse(completion.text, "tags", episode.tools)
         calls = [item for item in found if isinstance(item, ToolCall)]
         if calls:

@@ -6,6 +6,7 @@ wire. Trajectories (the finished record, with token ids) live in `harness_sdk.tr
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NotRequired, TypeAlias, TypedDict
@@ -68,12 +69,16 @@ class Completion:
         finish_reason: Why it ended.
         tool_calls: Native tool calls, where the backend or the chat template has them.
         tokens: Number of sampled tokens (the end token included).
+        unread: Native tool calls that could not be read.
+        structured: Whether native calls came beside the text, as from an API, and not in it.
     """
 
     text: str
     finish_reason: FinishReason = "stop"
     tool_calls: tuple[ToolCall, ...] = ()
     tokens: int = 0
+    unread: tuple[ParseFailure, ...] = ()
+    structured: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Returns the completion as JSON data."""
@@ -82,13 +87,16 @@ class Completion:
             "finish_reason": self.finish_reason,
             "tool_calls": [call.to_json() for call in self.tool_calls],
             "tokens": self.tokens,
+            "unread": [failure.to_json() for failure in self.unread],
+            "structured": self.structured,
         }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Completion:
         """Rebuilds a completion from `to_json`."""
         calls = tuple(ToolCall.from_json(call) for call in data["tool_calls"])
-        return cls(data["text"], data["finish_reason"], calls, data["tokens"])
+        unread = tuple(ParseFailure.from_json(failure) for failure in data.get("unread", ()))
+        return cls(data["text"], data["finish_reason"], calls, data["tokens"], unread, data.get("structured", False))
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +145,25 @@ class Turn:
     results: tuple[str, ...] = ()
     failure: ParseFailure | None = None
     feedback: str | None = None
+
+    def messages(self) -> list[Message]:
+        """Returns the turn as messages of the history: what the model said, and what came of it.
+
+        Native calls are answered one by one, each under its own id; others in one message.
+        """
+        said: Message = {"role": "assistant", "content": self.completion.text}
+        native = self.completion.tool_calls
+        if not native or self.calls != native[: len(self.calls)] or len(self.results) != len(native):
+            answer = self.feedback if self.failure else "\n".join(self.results)
+            return [said, {"role": "user", "content": answer or "Continue."}]
+        if self.completion.structured:
+            said["tool_calls"] = [_function_call(call) for call in native]
+        answers: list[Message] = [
+            {"role": "tool", "content": text, "tool_call_id": call.id}
+            for call, text in zip(native, self.results, strict=True)
+        ]
+        more: list[Message] = [{"role": "user", "content": self.feedback}] if self.feedback else []
+        return [said, *answers, *more]
 
     def to_json(self) -> dict[str, Any]:
         """Returns the turn as JSON data."""
@@ -212,3 +239,8 @@ class Episode:
             tuple(Turn.from_json(turn) for turn in data["turns"]),
             data["done"],
         )
+
+
+def _function_call(call: ToolCall) -> dict[str, Any]:
+    function = {"name": call.name, "arguments": json.dumps(dict(call.arguments))}
+    return {"id": call.id, "type": "function", "function": function}

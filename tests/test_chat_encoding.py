@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import pytest
@@ -248,7 +249,8 @@ def test_native_calls_follow_the_template(template: str, text: str, tools: list[
     chat = encoder(template)
     completion = chat.completion([*spelled(chat, text), END], "stop", tools)
     assert completion.text == text
-    assert list(completion.tool_calls) == calls
+    assert list(completion.tool_calls) == calls and not completion.structured
+    assert [failure.kind for failure in completion.unread] == (["truncated"] if text.endswith("argum") else [])
     assert completion.tokens == len(spelled(chat, text)) + 1
 
 
@@ -258,3 +260,14 @@ def test_stopper_sees_strings_across_tokens() -> None:
     assert stopped is not None and chat.stopper(()) is None
     ids = spelled(chat, "long before <move>e2e4</move>")
     assert [stopped(ids[:n]) for n in range(1, len(ids) + 1)] == [False] * (len(ids) - 1) + [True]
+
+
+def test_a_template_without_tools_is_said_once() -> None:
+    chat = encoder(PLAIN_TEMPLATE)
+    with pytest.warns(UserWarning, match="not told of answer"):
+        chat.encode([user("?")], [TOOL])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        chat.encode([user("?")], [TOOL])
+        encoder(PLAIN_TEMPLATE).encode([user("?")], [])
+        encoder(CHATML).encode([user("?")], [TOOL])

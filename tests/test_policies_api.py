@@ -330,6 +330,10 @@ def test_a_broken_call_is_text_and_its_neighbours_live(server: Server) -> None:
     completion = ask(openai(server))[0].completion
     assert completion.tool_calls == (ToolCall("answer", {"text": "5"}),)
     assert completion.text.startswith('Well\n<tool_call>{"name": "answer", "arguments": {"text": "4}')
+    assert completion.structured and [failure.kind for failure in completion.unread] == ["format"] * 3
+    server.script = lambda body, number: Reply(chat("", "length", calls[:1]))
+    (cut,) = ask(openai(server))[0].completion.unread
+    assert cut.kind == "truncated" and "answer" in cut.reason
 
 
 @pytest.mark.parametrize("arguments", ['{"a": NaN}', "[" * 100_000, "null", 3, "{'a': 1}"])

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import riddles  # registers riddles/Riddles-v0
@@ -15,9 +17,11 @@ from harness_sdk.loader import LoadedHarness, load
 from harness_sdk.policies import Generation, PolicyError, Request, ScriptedPolicy
 from harness_sdk.policies.scripted import END
 from harness_sdk.rollout import jobs_for
-from harness_sdk.session import HarnessError, LocalSession
+from harness_sdk.session import HarnessError, LocalSession, checked_messages
 from harness_sdk.trajectory import Trajectory, read_jsonl, write_jsonl
+from harness_sdk.types import Turn
 from whale_env.core import EnvHandle
+from whale_env.types import Observation
 
 ENV = EnvHandle("riddles/Riddles-v0", {})
 TASKS = ENV.tasks("train")
@@ -295,3 +299,47 @@ def test_a_failing_environment_is_not_the_harness_fault(monkeypatch: pytest.Monk
     trajectory, _ = play(Harness, ["<answer>2</answer>"])
     assert (trajectory.reward, trajectory.score.failure) == (None, "env_error")
     assert "the index is gone" in trajectory.stopped
+
+
+def turn(text: str, calls: list[ToolCall], results: list[str], **more: Any) -> Turn:
+    structured, failure, feedback = (more.get(name) for name in ("structured", "failure", "feedback"))
+    completion = Completion(text, "stop", tuple(calls), 9, (), bool(structured))
+    return Turn(completion, tuple(calls[: len(results)]), tuple(results), failure, feedback)
+
+
+TWO = [ToolCall("search", {"query": "a"}, "id-1"), ToolCall("answer", {"text": "b"}, "id-2")]
+
+
+def test_native_calls_are_answered_in_order_under_their_ids() -> None:
+    first, *answers = turn("<tool_call>…", TWO, ["found", "no"], feedback="Again.").messages()
+    assert first == {"role": "assistant", "content": "<tool_call>…"}
+    assert answers == [
+        {"role": "tool", "content": "found", "tool_call_id": "id-1"},
+        {"role": "tool", "content": "no", "tool_call_id": "id-2"},
+        {"role": "user", "content": "Again."},
+    ]
+    (said, *_) = turn("", TWO, ["found", "no"], structured=True).messages()
+    assert [call["id"] for call in said["tool_calls"]] == ["id-1", "id-2"]
+    assert json.loads(said["tool_calls"][0]["function"]["arguments"]) == {"query": "a"}
+    assert checked_messages([said]) == [said]
+
+
+def test_calls_of_the_text_and_calls_without_an_answer_are_told_in_words() -> None:
+    assert turn("x", [], []).messages()[1] == {"role": "user", "content": "Continue."}
+    assert turn("x", TWO, ["found"], structured=True).messages() == [
+        {"role": "assistant", "content": "x"},
+        {"role": "user", "content": "found"},
+    ]
+    parsed = Turn(Completion("<answer>1</answer>"), (ToolCall("answer", {"text": "1"}),), ("right",))
+    assert parsed.messages()[1] == {"role": "user", "content": "right"}
+    failed = turn("x", TWO, [], failure=ParseFailure("odd"), feedback="Try again.")
+    assert failed.messages()[1] == {"role": "user", "content": "Try again."}
+
+
+def test_a_native_call_that_cannot_be_read_says_why() -> None:
+    episode = Episode(TASKS[0], tuple(ENV.prototype.tools), Observation("?"), Observation("?"))
+    broken = Completion("<tool_call>{", "stop", unread=(ParseFailure("the arguments are not JSON", "{"),))
+    assert Harness().parse(broken, episode) == broken.unread[0]
+    assert Completion.from_json(json.loads(json.dumps(broken.to_json()))) == broken
+    whole = replace(broken, tool_calls=(TWO[1],))
+    assert Harness().parse(whole, episode) == [TWO[1]]

@@ -104,6 +104,7 @@ HERMES: dict[str, tuple[str, list[Outcome]]] = {
     "cut before the braces": ('<tool_call>\n{"name": "search", "arguments": {"query": "x"}', ["!not closed"]),
     "only the tag": ("<tool_call>", ["!ends after"]),
     "no closing tag at the end": ('<tool_call>\n{"name": "search", "arguments": {"query": "x"}}\n', [call(query="x")]),
+    "cut in the closing tag": (hermes(query="a") + hermes(query="x").removesuffix("ool_call>"), [call(query="a"), call(query="x")]),
     "no closing tag, next call": ('<tool_call>{"name": "x", "arguments": {}}\n' + hermes(query="b"), [call("x"), call(query="b")]),
     "repeated opening tag": ("<tool_call>\n" + hermes(query="x"), [call(query="x")]),
     "stray closing tag": ("</tool_call>" + hermes(query="x") + "</tool_call>", [call(query="x")]),
@@ -162,6 +163,8 @@ def test_hermes(kind: str) -> None:
 
 
 QUOTED = 'example = """\n' + xml(query="inner") + '\n"""\nprint(example)'
+INLINE = "<tool_call><function=search><parameter=query>x</parameter></function></tool_call>"
+CLOSERS = "</parameter>\n</function>\n</tool_call>"
 XML: dict[str, tuple[str, list[Outcome]]] = {
     "parallel": (xml(query="a") + "\n" + xml(query="b"), [call(query="a"), call(query="b")]),
     "prose before": (f"Sure!{xml(query='a')}\nDone", [call(query="a")]),
@@ -182,7 +185,21 @@ XML: dict[str, tuple[str, list[Outcome]]] = {
     "literal openers": (xml("python", code='print("<function=x><parameter=y>")') + xml(query="b"), [call("python", code='print("<function=x><parameter=y>")'), call(query="b")]),
     "whole call in a value": (xml("python", code=QUOTED) + xml(query="b"), [call("python", code=QUOTED), call(query="b")]),
     "whole inline call in a value": (xml("python", code='s = "<tool_call><function=a><parameter=b>1</parameter></function></tool_call>"'), [call("python", code='s = "<tool_call><function=a><parameter=b>1</parameter></function></tool_call>"')]),
+    "inline call in a value keeps its neighbours": (xml("zip", code=INLINE, place="5") + xml(query="b"), [call("zip", code=INLINE, place="5"), call(query="b")]),
+    "inline calls in a value": (xml("zip", code=f"x = '{INLINE}', '{INLINE}'", place="5") + xml(query="b"), [call("zip", code=f"x = '{INLINE}', '{INLINE}'", place="5"), call(query="b")]),
+    "long call in a string in a value": (xml("zip", code=f"x = '{xml(query='z')}'", place="5") + xml(query="b"), [call("zip", code=f"x = '{xml(query='z')}'", place="5"), call(query="b")]),
+    "inline openers in a value": (xml("zip", code='f("<function=x><parameter=y>")', place="5"), [call("zip", code='f("<function=x><parameter=y>")', place="5")]),
+    "parameter pairs in a value": (xml("zip", code='"<parameter=a>1</parameter><parameter=b>2</parameter>"', place="5"), [call("zip", code='"<parameter=a>1</parameter><parameter=b>2</parameter>"', place="5")]),
+    "closers on lines of a value": (xml(query="a") + xml("python", code=f'x = """\n{CLOSERS}\n"""') + xml(query="b"), [call(query="a"), call("python", code=f'x = """\n{CLOSERS}\n"""'), call(query="b")]),
+    "closers on lines, twice": (xml("zip", code=f"a\n{CLOSERS}\nb\n{CLOSERS}\nc", place="5"), [call("zip", code=f"a\n{CLOSERS}\nb\n{CLOSERS}\nc", place="5")]),
+    "function and call closers on lines": (xml("zip", code="a\n</function>\n</tool_call>\nb", place="\n</function>\n</tool_call>"), [call("zip", code="a\n</function>\n</tool_call>\nb", place="\n</function>\n</tool_call>")]),
+    "repeated closers": (f"{xml(query='a')}\n{CLOSERS}\nDone.\n</function>\n</tool_call>\n{xml(query='b')}", [call(query="a"), call(query="b")]),
+    "cut after an inline call in a value": (f"<tool_call>\n<function=python>\n<parameter=code>\nExample: {INLINE}\nand", ["!not closed"]),
+    "inline calls after prose": (f"{INLINE}Also:{INLINE} then {INLINE}", [call(query="x")] * 3),
+    "CR LF": (xml("python", code="x\ny").replace("\n", "\r\n"), [call("python", code="x\r\ny")]),
+    "repeated opening tag": ("<tool_call>\n" + xml(query="x"), [call(query="x")]),
     "think tags in a value": (xml("python", code='print("<think></think>")') + xml(query="b"), [call("python", code='print("<think></think>")'), call(query="b")]),
+    "thought on lines of a value": (xml("python", code='x = "\n<think>\na\n</think>\n"') + xml(query="b"), [call("python", code='x = "\n<think>\na\n</think>\n"'), call(query="b")]),
     "less-than before an equals sign": (xml("python", code="IF C<function=1\nx"), [call("python", code="IF C<function=1\nx")]),
     "broken call keeps its neighbours": (xml(query="a") + "\n<tool_call>\n<function=bad\n</function>\n</tool_call>\n" + xml(query="b"), [call(query="a"), "no >", call(query="b")]),
     "open value keeps its neighbours": ("<tool_call>\n<function=search>\n<parameter=query>\nx\n" + xml(query="b") + "\n" + xml(query="c"), ["not closed", call(query="b"), call(query="c")]),
@@ -190,6 +207,9 @@ XML: dict[str, tuple[str, list[Outcome]]] = {
     "cut in a value": (xml(query="a") + "<tool_call>\n<function=python>\n<parameter=code>\nprint(", [call(query="a"), "!not closed"]),
     "cut after a value": ("<tool_call>\n<function=search>\n<parameter=query>\nx\n</parameter>\n", ["!not closed"]),
     "cut before the function": ("<tool_call>\n", ["!no <function"]),
+    "cut in the function's tag": (xml(query="a") + "\n<tool_call>\n<funct", [call(query="a"), "!no <function"]),
+    "cut in the function's name": (xml(query="a") + "\n<tool_call>\n<function=sea", [call(query="a"), "!no >"]),
+    "cut in the parameter's name": ("<tool_call>\n<function=search>\n<parameter=que", ["!no >"]),
     "no closing tool_call at the end": (xml(query="x").removesuffix("\n</tool_call>"), [call(query="x")]),
     "no wrapper": (f"I check.\n{xml(query='x').removeprefix('<tool_call>')}", [call(query="x")]),
     "no closing function": ("<tool_call>\n<function=search>\n<parameter=query>\nx\n</parameter>\n</tool_call>\n" + xml(query="b"), [call(query="x"), call(query="b")]),
@@ -308,6 +328,37 @@ TYPED: list[tuple[str, str, Any]] = [
 def test_xml_values_follow_the_schema(name: str, text: str, value: Any) -> None:
     expected: Outcome = f"{name!r} of finish must be" if value is None else ("finish", {name: value})
     check(xml("finish", **{name: text}), "qwen_xml", [expected], TOOLS)
+
+
+def test_quoted_parameter_that_the_tool_does_not_have() -> None:
+    value = "Example:\n<parameter=edits>\nx\n</parameter>"
+    check(xml("python", code=value) + xml(query="b"), "qwen_xml", [call("python", code=value), call(query="b")], TOOLS)
+    check(
+        xml("zip", code=value + "\nend", place="5"), "qwen_xml", [call("zip", code=value + "\nend", place="5")], TOOLS
+    )
+
+
+def test_types_behind_references_and_listed_values() -> None:
+    spec = {"$ref": "#/$defs/a~1b"}
+    properties = {
+        "spec": spec,
+        "maybe": {"anyOf": [spec, {"type": "null"}]},
+        "all": {"allOf": [spec], "description": "x"},
+        "level": {"enum": [1, 2]},
+        "mode": {"enum": ["1", "2"]},
+        "fixed": {"const": 5},
+        "loop": {"$ref": "#/$defs/loop"},
+        "lost": {"$ref": "#/$defs/none"},
+        "far": {"$ref": "https://example.org/schema"},
+    }
+    defs = {"a/b": {"type": "object"}, "loop": {"anyOf": [{"$ref": "#/$defs/loop"}, {"type": "integer"}]}}
+    tools = [ToolSpec("f", "", {"properties": properties, "$defs": defs})]
+    text = {"spec": "{}", "maybe": "null", "all": '{"a": 1}', "level": "1", "mode": "1", "fixed": "5"}
+    values = {"spec": {}, "maybe": None, "all": {"a": 1}, "level": 1, "mode": "1", "fixed": 5}
+    unknown = {"loop": "5", "lost": "5", "far": "5"}
+    check(xml("f", **text, **unknown), "qwen_xml", [("f", values | unknown)], tools)
+    check(xml("f", maybe="x"), "qwen_xml", ["'maybe' of f must be null or object"], tools)
+    check(hermes("f", spec="{}"), "hermes", ["'spec' of f must be object"], tools)
 
 
 def test_null_where_the_schema_allows_it() -> None:

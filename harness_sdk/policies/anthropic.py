@@ -138,6 +138,7 @@ class AnthropicPolicy:
             raise PromptTooLongError(asked, request.max_prompt_tokens)
         text = ""
         calls: list[ToolCall] = []
+        unread: list[ParseFailure] = []
         for number, block in enumerate(blocks):
             block = block if isinstance(block, dict) else {}
             if block.get("type") == "text":
@@ -146,6 +147,7 @@ class AnthropicPolicy:
                 call = read_call(block.get("name"), block.get("input"), str(block.get("id") or f"call_{number}"))
                 if isinstance(call, ParseFailure):
                     text += f"\n<tool_call>{json.dumps([block.get('name'), block.get('input')])}"
+                    unread.append(call)
                 else:
                     calls.append(call)
         matched = answer.get("stop_sequence")
@@ -154,7 +156,8 @@ class AnthropicPolicy:
         text, stopped = cut_at_stop(text, request.stop)
         finish = _FINISH.get(str(answer.get("stop_reason")), "abort")
         tokens = int(usage.get("output_tokens") or 0)
-        return Generation(Completion(text, "stop" if stopped else finish, tuple(calls), tokens))
+        said = Completion(text, "stop" if stopped else finish, tuple(calls), tokens, tuple(unread), bool(calls))
+        return Generation(said)
 
 
 def translate(messages: list[Message]) -> tuple[str, list[dict[str, Any]]]:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import json
 import re
+import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from harness_sdk import toolcalls
 from harness_sdk.policies.base import Generation, PolicyError, PromptTooLongError, Request
-from harness_sdk.types import Completion, FinishReason, Message, ToolSchema
+from harness_sdk.types import Completion, FinishReason, Message, ParseFailure, ToolSchema
 from whale_env.types import ToolCall, ToolSpec
 
 PLAIN_TEMPLATE = (
@@ -43,6 +44,8 @@ class ChatEncoder:
         self.tokenizer = tokenizer
         self.end_ids = frozenset(end for end in end_ids if end is not None)
         self.dialect = _dialect(str(tokenizer.chat_template))
+        self._shows_tools = "tools" in str(tokenizer.chat_template)
+        self._warned = False
         added = tokenizer.added_tokens_decoder.values()
         controls = {str(token) for token in added if token.special} | set(tokenizer.all_special_tokens)
         # The mark itself is last: text that happens to hold it is written as a mark, too.
@@ -98,7 +101,10 @@ class ChatEncoder:
         """Reads sampled ids: their text, and the tool calls in it if tools were shown natively."""
         ids = list(ids)
         text = self.text(ids)
-        return Completion(text, finish_reason, self._calls(text, tools), len(ids))
+        found = self._calls(text, tools)
+        calls = tuple(item for item in found if isinstance(item, ToolCall))
+        unread = tuple(item for item in found if isinstance(item, ParseFailure))
+        return Completion(text, finish_reason, calls, len(ids), unread)
 
     def text(self, ids: Iterable[int]) -> str:
         """Returns the text of ids, control tokens left out."""
@@ -117,13 +123,20 @@ class ChatEncoder:
 
         return finished
 
-    def _calls(self, text: str, tools: list[ToolSchema]) -> tuple[ToolCall, ...]:
+    def _calls(self, text: str, tools: list[ToolSchema]) -> list[ToolCall | ParseFailure]:
         if not tools or self.dialect is None:
-            return ()
-        found = toolcalls.parse(text, self.dialect, [tool_spec(tool) for tool in tools])
-        return tuple(item for item in found if isinstance(item, ToolCall))
+            return []
+        return toolcalls.parse(text, self.dialect, [tool_spec(tool) for tool in tools])
 
     def _render(self, messages: list[Message], tools: list[ToolSchema]) -> str:
+        if tools and not self._shows_tools and not self._warned:
+            self._warned = True
+            names = ", ".join(schema["function"]["name"] for schema in tools)
+            warnings.warn(
+                f"this model's chat template shows no tools: it is not told of {names}. Describe them in the prompt, "
+                "and return [] from Harness.tools",
+                stacklevel=2,
+            )
         if messages[-1]["role"] == "assistant" and not messages[-1]["content"] and not messages[-1].get("tool_calls"):
             messages = messages[:-1]  # an empty prefix is none
         prefixed = bool(messages) and messages[-1]["role"] == "assistant"

@@ -201,15 +201,15 @@ class OpenAIPolicy:
         if asked > request.max_prompt_tokens:
             raise PromptTooLongError(asked, request.max_prompt_tokens)
 
-        calls, broken = _calls(message.get("tool_calls"))
-        text = "\n".join(filter(None, [_text(message.get("content")), *broken]))
         finish = _FINISH.get(str(choice.get("finish_reason")), "abort")
+        calls, broken, unread = _calls(message.get("tool_calls"), cut=finish == "length")
+        text = "\n".join(filter(None, [_text(message.get("content")), *broken]))
         matched = choice.get("stop_reason", choice.get("matched_stop"))
         if isinstance(matched, str) and matched in request.stop and not text.endswith(matched):
             text += matched
         text, stopped = cut_at_stop(text, request.stop)
         tokens = len(token_ids) or int(usage.get("completion_tokens") or 0)
-        completion = Completion(text, "stop" if stopped else finish, calls, tokens)
+        completion = Completion(text, "stop" if stopped else finish, calls, tokens, unread, structured=bool(calls))
         if not prompt_ids or not token_ids:
             return Generation(completion, weights_version=self.weights_version)
         logprobs = _logprobs(choice.get("logprobs"))
@@ -234,10 +234,11 @@ def _text(content: Any) -> str:
     return content if isinstance(content, str) else ""
 
 
-def _calls(value: Any) -> tuple[tuple[ToolCall, ...], list[str]]:
-    """Returns the calls that can be read, with ids of their own, and the text of the others."""
+def _calls(value: Any, *, cut: bool) -> tuple[tuple[ToolCall, ...], list[str], tuple[ParseFailure, ...]]:
+    """Returns the calls that can be read, with ids of their own, and of the others the text and what is wrong."""
     calls: list[ToolCall] = []
     broken: list[str] = []
+    unread: list[ParseFailure] = []
     seen: set[str] = set()
     for number, item in enumerate(value if isinstance(value, list) else []):
         item = item if isinstance(item, dict) else {}
@@ -249,9 +250,10 @@ def _calls(value: Any) -> tuple[tuple[ToolCall, ...], list[str]]:
         call = read_call(function.get("name"), function.get("arguments"), call_id)
         if isinstance(call, ParseFailure):
             broken.append(f'<tool_call>{{"name": "{function.get("name")}", "arguments": {function.get("arguments")}}}')
+            unread.append(replace(call, kind="truncated") if cut else call)
         else:
             calls.append(call)
-    return tuple(calls), broken
+    return tuple(calls), broken, tuple(unread)
 
 
 def _logprobs(value: Any) -> tuple[float, ...]:

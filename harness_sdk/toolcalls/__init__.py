@@ -15,19 +15,22 @@ All dialects
 - A tag alone between equal quote marks (```<tool_call>```) is talk about the tag.
 - A string that UTF-8 cannot store (an unpaired surrogate) fails; NUL is kept, the environment may refuse it.
 - An argument the schema does not list is kept unless ``additionalProperties`` is false. 3.0 is an integer, true is not.
+- A schema's types are also those of what its ``$ref`` points at, of its ``enum`` and of its ``const``.
 
 Hermes JSON
 - Accepted: raw line breaks in strings, a Markdown fence round the object, the nested ``{"function": {…}}`` form,
-  arguments that are an object in a JSON string, a repeated opening tag, a whole object without its closing tag at the
-  end of the text or before the next call.
+  arguments that are an object in a JSON string, a repeated opening tag, a whole object whose closing tag is missing
+  or cut at the end of the text, or missing before the next call.
 - Failures: no "arguments" (or "parameters" in their place), arguments that are not an object, a list, two objects in
   one tag, anything after the object, trailing commas, NaN, infinities and numbers that overflow, over 100 levels.
 - JSON outside the tags is no call.
 
 Qwen XML
 - The one line break after the opening and before the closing tag belongs to the tags; everything else to the value.
-- Accepted: no ``<tool_call>`` round the function, a missing ``</function>`` or ``</parameter>`` where the next tag
-  tells the end, ``</parameter1>`` and its like, quotes round a name, True/False/None as the template writes them.
+- Closing tags in a value are text if more text and the value's proper end follow before the next call begins.
+- Accepted: no ``<tool_call>`` round the function, a repeated one, a missing ``</function>`` or ``</parameter>`` where
+  the next tag tells the end, ``</parameter1>`` and its like, quotes round a name, True/False/None as the template
+  writes them.
 - Failures: spaces round the equals sign, a function left open at the end of the text.
 - A parameter given twice: the last one counts, as in JSON. The word null for a string is the string "null".
 

@@ -16,7 +16,7 @@ from whale_env.types import ToolCall
 _EVENT = re.compile(r"</?think>|<tool_call>")
 # Models stutter the opening tag; a run of openings is one opening.
 _BODY = re.compile(r"(?:\s*+<tool_call>)*+\s*+(?P<fence>```\w*\s*+)?")
-_AFTER = re.compile(r"\s*+(?P<fence>```\s*+)?(?:(?P<close></tool_call>)|(?=<tool_call>|</think>|<\|)|\Z)")
+_AFTER = re.compile(r"\s*+(?P<fence>```\s*+)?(?:(?P<close></tool_call>)|(?=<tool_call>|</think>|<\|)|(?:</?\w*+)?\Z)")
 _RESYNC = re.compile(r"</tool_call>|<tool_call>(?=\s*+\{)")
 _RESYNC_THOUGHT = re.compile(r"</tool_call>|<tool_call>(?=\s*+\{)|</think>")
 

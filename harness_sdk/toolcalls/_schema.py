@@ -18,6 +18,9 @@ from whale_env.types import ToolCall, ToolSpec
 Tools = Mapping[str, ToolSpec]
 """Tools by name."""
 
+Types = frozenset[str]
+"""Names of JSON types."""
+
 _TYPES = frozenset(["null", "boolean", "integer", "number", "string", "array", "object"])
 
 _WORDS = {"True": True, "False": False, "None": None}
@@ -49,20 +52,43 @@ def required(tool: ToolSpec | None) -> list[str]:
     return [name for name in found if isinstance(name, str)] if isinstance(found, (list, tuple)) else []
 
 
-def types_of(schema: Any) -> frozenset[str] | None:
-    """Returns the JSON types that a schema allows, or None when it does not say."""
+def types_of(tool: ToolSpec | None, name: str) -> Types | None:
+    """Returns the JSON types that a tool's schema allows for an argument, or None when it does not say."""
+    return _types(properties(tool).get(name), tool.parameters, {}) if tool else None
+
+
+def _types(schema: Any, root: Mapping[str, Any], known: dict[str, Types | None]) -> Types | None:
+    """Returns the types of a schema. `known` holds what each reference allows, None while it is being looked up."""
     if not isinstance(schema, Mapping):
         return None
-    kind = schema.get("type")
+    pointer, kind = schema.get("$ref"), schema.get("type")
+    if isinstance(pointer, str):
+        if pointer not in known:
+            known[pointer] = None
+            known[pointer] = _types(_target(pointer, root), root, known)
+        return known[pointer]
     if isinstance(kind, (str, list, tuple)):
         kinds = frozenset([kind] if isinstance(kind, str) else map(str, kind))
         return kinds if kinds <= _TYPES else None
+    values = [schema["const"]] if "const" in schema else schema.get("enum")
+    if isinstance(values, (list, tuple)):
+        return frozenset(map(type_name, values))
+    parts = schema.get("allOf")
+    if isinstance(parts, (list, tuple)):
+        return next((types for part in parts if (types := _types(part, root, known)) is not None), None)
     options = schema.get("anyOf") or schema.get("oneOf")
     if not isinstance(options, (list, tuple)):
         return None
-    nested = [types_of(option) for option in options]
-    known = [each for each in nested if each is not None]
-    return frozenset().union(*known) if len(known) == len(nested) else None
+    allowed = [types for option in options if (types := _types(option, root, known)) is not None]
+    return frozenset().union(*allowed) if len(allowed) == len(options) else None
+
+
+def _target(pointer: str, root: Mapping[str, Any]) -> Any:
+    """Returns what a reference into the tool's own schema points at, or None."""
+    found: Any = root if pointer.startswith("#/") else None
+    for part in pointer[2:].split("/"):
+        found = found.get(part.replace("~1", "/").replace("~0", "~")) if isinstance(found, Mapping) else None
+    return found
 
 
 def type_name(value: Any) -> str:
@@ -84,7 +110,7 @@ def type_name(value: Any) -> str:
             return "object"
 
 
-def _fit(value: Any, types: frozenset[str] | None) -> tuple[bool, Any]:
+def _fit(value: Any, types: Types | None) -> tuple[bool, Any]:
     """Whether a value has one of the types, and the value as that type."""
     kind = type_name(value)
     if types is None or kind in types:
@@ -96,13 +122,12 @@ def _fit(value: Any, types: frozenset[str] | None) -> tuple[bool, Any]:
     return False, value
 
 
-def from_text(text: str, schema: Any) -> Any:
-    """Returns the value that a parameter's text stands for. Text stays text unless the schema asks for another type.
+def from_text(text: str, types: Types | None) -> Any:
+    """Returns the value that a parameter's text stands for. Text stays text unless the types ask for something else.
 
     Raises:
-        ValueError: The text is not of a type that the schema allows.
+        ValueError: The text is of none of the types.
     """
-    types = types_of(schema)
     word = text.strip()
     if types is None or "string" in types:
         if types and "null" in types and word in ("null", "None"):
@@ -115,14 +140,10 @@ def from_text(text: str, schema: Any) -> Any:
     return value
 
 
-def expected(schema: Any) -> str:
-    """Returns the allowed types in words."""
-    return " or ".join(sorted(types_of(schema) or ["any value"]))
-
-
-def wrong_type(tool: str, name: str, schema: Any, problem: str) -> ParseFailure:
-    """Returns the failure for an argument that is not what the schema says."""
-    return ParseFailure(f"argument {excerpt(name)!r} of {tool} must be {expected(schema)}: {problem}", excerpt(name))
+def wrong_type(tool: str, name: str, types: Types | None, problem: str) -> ParseFailure:
+    """Returns the failure for an argument that is of none of the types."""
+    words = " or ".join(sorted(types or ["any value"]))
+    return ParseFailure(f"argument {excerpt(name)!r} of {tool} must be {words}: {problem}", excerpt(name))
 
 
 def checked(name: str, arguments: dict[str, Any], tools: Tools | None) -> ToolCall | ParseFailure:
@@ -143,7 +164,8 @@ def checked(name: str, arguments: dict[str, Any], tools: Tools | None) -> ToolCa
     for key, value in arguments.items():
         if key not in known and tool.parameters.get("additionalProperties") is False:
             return ParseFailure(f"{name} has no argument {excerpt(key)!r}.{did_you_mean(key, known)}", excerpt(key))
-        fits, values[key] = _fit(value, types_of(known.get(key)))
+        types = types_of(tool, key)
+        fits, values[key] = _fit(value, types)
         if not fits:
-            return wrong_type(name, key, known[key], f"{excerpt(repr(value))} is {type_name(value)}")
+            return wrong_type(name, key, types, f"{excerpt(repr(value))} is {type_name(value)}")
     return ToolCall(name, values)

@@ -10,7 +10,6 @@ import functools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from harness_sdk.toolcalls import _schema
 from harness_sdk.toolcalls._scan import excerpt, find, quoted
@@ -165,11 +164,11 @@ class _Reader:
             return ParseFailure(f"<{name}> takes nothing between its tags", excerpt(content))
         raw = content.removeprefix("\n").removesuffix("\n") if argument == _CODE else content.strip()
         tool = self.tools.get(name) if self.tools is not None else None
-        schema: Any = _schema.properties(tool).get(argument)
+        types = _schema.types_of(tool, argument)
         try:
-            value = _schema.from_text(raw, schema)
+            value = _schema.from_text(raw, types)
         except ValueError as error:
-            return _schema.wrong_type(name, argument, schema, f"{excerpt(raw)!r} {error}")
+            return _schema.wrong_type(name, argument, types, f"{excerpt(raw)!r} {error}")
         return _schema.checked(name, {argument: value}, None if tool is None else self.tools)
 
 
