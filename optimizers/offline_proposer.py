@@ -53,7 +53,7 @@ def _for_all(facts: Facts) -> list[Mechanism]:
             "prompt",
             f"Replies that wander before the <{facts.tool}> tag are unread; begin the reply with the tag.",
             {"format": 0.7, "truncated": 0.7},
-            lambda r, f: replace(r, opened=True) if r.reading == "tags" else None,
+            lambda r, f: replace(r, opened=True) if r.reading == "tags" and f.kind != "other" else None,
         ),
         Mechanism(
             "FreshRetry",
@@ -127,32 +127,59 @@ def _for_choices(facts: Facts) -> list[Mechanism]:
 
 
 def _for_values(facts: Facts) -> list[Mechanism]:
-    """What helps where the model has to come up with a value: a number or a phrase."""
+    """What helps where the model has to come up with a value: a number, a phrase or one of a few."""
     form = f"{facts.form[0]}…{facts.form[1]}" if any(facts.form) else f"<{facts.tool}>…</{facts.tool}>"
-    found = [
-        Mechanism(
-            "WorkedExamples",
-            "prompt",
-            f"The model does not know what {form} is for; show two worked examples, of things that no task is about.",
-            {"format": 1.0, "truncated": 1.0, "budget": 0.8, "wrong": 0.4},
-            lambda r, f: replace(r, examples=2),
-        ),
+    found = []
+    if facts.kind not in ("option", "other"):  # no invented example has a value of the domain's own
+        found.append(
+            Mechanism(
+                "WorkedExamples",
+                "prompt",
+                f"The model does not know what {form} is for; show two worked examples, of things that no task is "
+                "about.",
+                {"format": 1.0, "truncated": 1.0, "budget": 0.8, "wrong": 0.4},
+                lambda r, f: replace(r, examples=2),
+            )
+        )
+    found.append(
         Mechanism(
             "AskPlainly",
             "prompt",
             "Instructions about tags confuse a small model; ask for the answer in a few plain words.",
             {"format": 0.7, "truncated": 0.7, "budget": 0.5, "wrong": 0.3},
             lambda r, f: replace(r, instructions="Answer briefly.\nAnswer:", system=""),
-        ),
-        Mechanism(
-            "ReadLine",
-            "parsing",
-            f"Replies that give the {facts.tool} without the tag are unread; take the first line of the reply.",
-            {"format": 0.9, "truncated": 0.7},
-            lambda r, f: replace(r, reading="line", opened=False),
-        ),
-        _short_replies(48, 0.3),
-    ]
+        )
+    )
+    if facts.kind == "string":
+        found.append(
+            Mechanism(
+                "ReadLine",
+                "parsing",
+                f"Replies that give the {facts.tool} without the tag are unread; take the first line of the reply.",
+                {"format": 0.9, "truncated": 0.7},
+                lambda r, f: replace(r, reading="line", opened=False),
+            )
+        )
+    if facts.kind == "option":
+        options = ", ".join(facts.options)
+        found += [
+            Mechanism(
+                "ReadOption",
+                "parsing",
+                f"Replies that name one of the few values of {facts.argument} without the tag are unread; take the one "
+                "that is named.",
+                {"format": 1.0, "truncated": 0.9},
+                lambda r, f: replace(r, reading="option", opened=False),
+            ),
+            Mechanism(
+                "AskForOption",
+                "prompt",
+                f"The model does not know what {facts.argument} can be; list the few values and ask for one of them.",
+                {"format": 0.9, "truncated": 0.9, "illegal": 1.0, "wrong": 0.3},
+                lambda r, f: replace(r, instructions=f"Answer with one of: {options}.\nAnswer:"),
+            ),
+        ]
+    found.append(_short_replies(48, 0.3))
     if facts.numeric:
         found.append(
             Mechanism(

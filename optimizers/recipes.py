@@ -20,6 +20,12 @@ from whale_env.types import Observation, ToolSpec
 SHORT = 24
 """Characters of a fact that is worth showing in a short view."""
 
+FEW = 64
+"""Values of an argument that are worth naming one by one."""
+
+Kind = Literal["string", "integer", "number", "option", "other"]
+"""What a committed argument is read as: text, a number, one of a few values, or nothing that one word can give."""
+
 
 @dataclass(frozen=True, slots=True)
 class Facts:
@@ -27,9 +33,11 @@ class Facts:
 
     Attributes:
         tool: Name of the committing tool.
-        argument: Its string argument.
+        argument: Its only required argument; where there is none such, its first string.
+        kind: What that argument is read as.
+        options: The few values that it can have, by how a reply writes them: case-folded.
         form: What stands before and after the value in the argument, read off the example in its schema.
-        numeric: Whether observations are mostly about numbers.
+        numeric: Whether the argument is a number or, if it is a text, observations are mostly about numbers.
         informing: Tools that only inform and take one text: name → that argument.
         counts: Informing tools that can be told how much to give: name → that argument.
         choices: Name of the data field that lists what can be chosen, or None.
@@ -41,6 +49,8 @@ class Facts:
 
     tool: str
     argument: str
+    kind: Kind = "string"
+    options: Mapping[str, bool | str] = field(default_factory=dict)
     form: tuple[str, str] = ("", "")
     numeric: bool = False
     informing: Mapping[str, str] = field(default_factory=dict)
@@ -55,9 +65,10 @@ class Facts:
     def of(cls, tools: Sequence[ToolSpec], observations: Sequence[Observation]) -> Facts:
         """Reads the shapes off some observations."""
         tool = next((tool for tool in tools if tool.commits), tools[0])
-        properties: Any = tool.parameters.get("properties", {})
-        strings = [name for name, schema in properties.items() if schema.get("type") == "string"]
-        argument = strings[0] if strings else next(iter(properties), "")
+        argument, schema = _committed(tool)
+        options = _options(schema)
+        kind = _kind(schema, options)
+        digits = bool(observations) and fmean(bool(re.search(r"\d", o.text)) for o in observations) > 0.5
         found: dict[str, tuple[str, ...]] = {}
         facts: list[str] = []
         for name in observations[0].data if observations else ():
@@ -70,13 +81,15 @@ class Facts:
         known: dict[str, Any] = {
             "tool": tool.name,
             "argument": argument,
-            "form": _form(properties.get(argument, {})),
-            "numeric": bool(observations) and fmean(bool(re.search(r"\d", o.text)) for o in observations) > 0.5,
+            "kind": kind,
+            "options": options,
+            "form": _form(schema) if kind == "string" else ("", ""),
+            "numeric": kind in ("integer", "number") or (kind == "string" and digits),
             "informing": {t.name: text for t in tools if not t.commits and (text := _text_argument(t))},
             "counts": {t.name: count for t in tools if not t.commits and (count := _count_argument(t))},
             "facts": tuple(facts),
         }
-        if not found:
+        if not found or kind != "string":  # what is listed is text
             return cls(**known)
         choices = max(found, key=lambda name: sum(len(o.data[name]) for o in observations))
         items = [item for o in observations for item in o.data[choices]]
@@ -94,6 +107,40 @@ def _notations(value: Any) -> list[str]:
     return [
         key for key in first if all(isinstance(item.get(key), str) and 0 < len(item[key]) <= SHORT for item in value)
     ]
+
+
+def _committed(tool: ToolSpec) -> tuple[str, Mapping[str, Any]]:
+    """Returns the argument that a reply has to give and its schema; no schema's type fits where it takes several."""
+    parameters: Any = tool.parameters
+    properties = parameters.get("properties", {})
+    required = [name for name in parameters.get("required", ()) if name in properties]
+    if len(required) > 1 or not properties:
+        return next(iter(required), ""), {"type": "null"}
+    strings = [name for name, schema in properties.items() if schema.get("type") == "string"]
+    argument = next(iter([*required, *strings, *properties]))
+    return argument, properties[argument]
+
+
+def _kind(schema: Mapping[str, Any], options: Mapping[str, bool | str]) -> Kind:
+    if options:
+        return "option"
+    types = {type(value) for value in schema.get("enum", ("",))}  # counts where the schema names none
+    kinds: dict[str, Kind] = {"string": "string", "integer": "integer", "number": "number"}
+    if "type" in schema:
+        return kinds.get(str(schema["type"]), "other")
+    return (
+        "string" if types == {str} else "integer" if types == {int} else "number" if types <= {int, float} else "other"
+    )
+
+
+def _options(schema: Mapping[str, Any]) -> dict[str, bool | str]:
+    """Returns the values of a boolean or of a few words, or nothing where a reply could not tell them apart."""
+    values = list(schema.get("enum", (True, False) if schema.get("type") == "boolean" else ()))
+    words = schema.get("type", "string") == "string" and all(isinstance(value, str) for value in values)
+    if not words and not all(isinstance(value, bool) for value in values):
+        return {}
+    known = {" ".join(str(value).casefold().split()): value for value in values}
+    return known if len(known) == len(values) <= FEW and all(known) else {}
 
 
 def _form(schema: Mapping[str, Any]) -> tuple[str, str]:
@@ -127,7 +174,7 @@ class Recipe:
         view: ``full`` shows the observation's text; otherwise the notation in which choices are listed.
         order: ``given``, or ``marked``: choices with a rare mark first.
         reading: What counts as an action besides tags: nothing (``tags``), a listed choice as a bare word
-            (``choices``), the last number (``number``), the first line (``line``).
+            (``choices``), the last number (``number``), the first line (``line``), one of a few values (``option``).
         opened: Whether the reply is begun for the model, with the opening tag and form.
         retry: ``explain`` shows the failed reply and what was wrong; ``fresh`` asks again as if for the first time.
         inform: The informing tool that is asked with the observation's own words before a reply counts, or "".
@@ -143,7 +190,7 @@ class Recipe:
     instructions: str = ""
     view: str = "full"
     order: Literal["given", "marked"] = "given"
-    reading: Literal["tags", "choices", "number", "line"] = "tags"
+    reading: Literal["tags", "choices", "number", "line", "option"] = "tags"
     opened: bool = False
     retry: Literal["explain", "fresh"] = "explain"
     inform: str = ""

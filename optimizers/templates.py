@@ -112,6 +112,9 @@ def _methods(recipe: Recipe, facts: Facts) -> list[str]:
         "@FIRST@": facts.notations[0] if facts.notations else "",
         "@INFORM@": recipe.inform,
         "@QUERY@": _query(recipe, facts),
+        "@CAST@": CASTS.get(facts.kind, ""),
+        "@NUMBER@": {"integer": "whole number"}.get(facts.kind, "number"),
+        "@OPTIONS@": repr(dict(facts.options)),
     }
     filled = []
     for method in found:
@@ -206,6 +209,8 @@ def marked_first(self, choices: list[str]) -> list[str]:
 def _parse(recipe: Recipe, facts: Facts) -> list[str]:
     if recipe.reading == "choices":
         return [PARSE_CHOICES, BARE]
+    if facts.kind != "string":
+        return _parse_typed(recipe, facts)
     reading = READINGS.get(recipe.reading, "") if not recipe.opened else ""
     form = FORM if facts.form[0] and not recipe.opened else ""
     if not (reading or form or recipe.inform or recipe.opened):
@@ -216,6 +221,16 @@ def _parse(recipe: Recipe, facts: Facts) -> list[str]:
         + (OPENED if recipe.opened else TAGS + (reading or "    return found\n"))
     )
     return [PARSE + body]
+
+
+def _parse_typed(recipe: Recipe, facts: Facts) -> list[str]:
+    """Returns how a value that is no text is read: as the type that the tool's schema asks for."""
+    reads = facts.kind != "other" and (recipe.opened or recipe.reading != "tags")
+    if not (reads or recipe.inform):
+        return []
+    taken = "" if not reads else OPENED_TYPED if recipe.opened else READING_TYPED
+    body = (INFORM if recipe.inform else "") + ("" if recipe.opened else TAGS) + (taken or "    return found\n")
+    return [PARSE + body, *([READ_OPTION if facts.kind == "option" else READ_NUMBER] if reads else [])]
 
 
 PARSE = r"""
@@ -254,6 +269,44 @@ READINGS = {
     return found
 """,
 }
+
+OPENED_TYPED = r"""    value = completion.text@UNTIL@.strip()
+    if not value or "\n" in value:
+        return ParseFailure("the tag does not hold a single line")
+    return self.read(value)
+"""
+
+READING_TYPED = r"""    if isinstance(found, ParseFailure) or any(call.name == "@TOOL@" for call in found):
+        return self.read(completion.text.split("<@TOOL@>")[-1]@UNTIL@)
+    return found
+"""
+
+CASTS = {"integer": "int(plain)", "number": 'float(plain) if re.search("[.e]", plain) else int(plain)'}
+
+READ_NUMBER = r"""
+def read(self, text: str) -> list[ToolCall] | ParseFailure:
+    # Only a number that stands alone was said, as it will be written: not the 8 of 8m, 0.8 or 3/8.
+    number = r"-?(?:\d{1,3}(?:,\d{3}){1,12}|\d{1,40})(?:\.\d{1,40})?(?:[eE][-+]?\d{1,2})?"
+    found = re.findall(rf"(?<![\w.,/^\u2212-]){number}(?![\w/^]|[.,]\d)", text)
+    if not found:
+        return ParseFailure("no number stands alone in the reply")
+    plain = found[-1].replace(",", "").lower()
+    try:
+        value = @CAST@
+    except ValueError:
+        return ParseFailure(f"{found[-1]} is not written as a @NUMBER@")
+    return [ToolCall("@TOOL@", {"@ARGUMENT@": value})]
+"""
+
+READ_OPTION = r"""
+def read(self, text: str) -> list[ToolCall] | ParseFailure:
+    known = @OPTIONS@
+    words = "|".join(re.escape(word) for word in sorted(known, key=len, reverse=True))
+    named = re.findall(rf"(?<![^\W_])(?:{words})(?![^\W_])", " ".join(text.casefold().split()))
+    if len(set(named)) != 1:
+        return ParseFailure("the reply does not name exactly one of " + ", ".join(known))
+    return [ToolCall("@TOOL@", {"@ARGUMENT@": known[named[0]]})]
+"""
 
 PARSE_CHOICES = r"""
 def parse(self, completion: Completion, episode: Episode) -> list[ToolCall] | ParseFailure:

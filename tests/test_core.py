@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import warnings
+from pathlib import Path
 
 import gymnasium as gym
 import pytest
@@ -108,6 +109,28 @@ def test_spaces_round_trip_and_agree_with_themselves() -> None:
     assert "x" not in calls and eval("ToolCall('answer', {'text': 1})") not in calls
 
 
+def test_values_that_a_schema_states_are_sampled_too() -> None:
+    stated = {
+        "examples": {"type": "string", "examples": ["amber", 3, "opal"]},
+        "const": {"type": "string", "const": "amber"},
+        "default": {"type": "integer", "default": 77},
+        "nested": {"type": "array", "items": {"type": "string", "examples": ["amber"]}},
+        "enum": {"type": "string", "enum": ["a", "b"], "examples": ["amber"]},
+        "shared": {"type": "array", "items": {"type": "string"}, "examples": [["amber"]]},
+    }
+    space = ToolCallSpace([ToolSpec("look", "", {"type": "object", "properties": stated})], seed=3)
+    drawn = [space.sample() for _ in range(200)]
+    assert all(call in space for call in drawn)
+    seen = {name: [call.arguments[name] for call in drawn] for name in stated}
+    assert {"amber", "opal"} < set(seen["examples"]) and len(set(seen["examples"])) > 20
+    assert 40 < seen["const"].count("amber") < 160 and 40 < seen["default"].count(77) < 160
+    assert any("amber" in items for items in seen["nested"]) and set(seen["enum"]) == {"a", "b"}
+    space.seed(3)
+    assert [space.sample() for _ in range(200)] == drawn
+    next(items for items in seen["shared"] if items == ["amber"]).append("changed")
+    assert stated["shared"]["examples"] == [["amber"]]
+
+
 def test_schema_errors_name_the_value() -> None:
     assert schema_error(True, {"type": "integer"}) == "arguments must be of type integer, not True"
     assert "finite" in str(schema_error(float("inf"), {"type": "number"}))
@@ -140,6 +163,93 @@ def test_unknown_tasks_and_environments_are_named() -> None:
         riddle_env(split="dev")  # type: ignore[arg-type]
 
 
+BROKEN = """
+import gymnasium
+from whale_env import DomainSpec, ToolEnv
+
+
+class Plain:
+    spec = {"name": "plain"}
+
+
+class Tools:
+    spec = DomainSpec("tools", ({"name": "act"},))
+
+
+def divides():
+    return 1 / 0
+
+
+def says():
+    raise RuntimeError("two\\nlines")
+
+
+def argues(size):
+    return ToolEnv(Plain())
+
+
+for name, make in {"Plain": lambda: ToolEnv(Plain()), "Tools": lambda: ToolEnv(Tools())}.items():
+    gymnasium.register(f"{name}-v0", entry_point=make)
+gymnasium.register("broken_pkg/Divides-v0", entry_point=divides)
+gymnasium.register("Says-v1", entry_point=says)
+gymnasium.register("Argues-v0", entry_point="broken_pkg:argues")
+"""
+
+
+@pytest.mark.parametrize(
+    ("env_id", "kind", "words"),
+    [
+        ("Nope-v0", LookupError, "'Plain-v0', 'Tools-v0', 'broken_pkg/Divides-v0', 'Says-v1', 'Argues-v0'$"),
+        ("Hoper-v0", LookupError, "it registers 'Plain-v0'"),
+        ("Says-v0", LookupError, "registers no environment 'Says-v0'; it registers .*'Says-v1'"),
+        ("a:b", LookupError, "registers no environment 'a:b'; it registers 'Plain-v0'"),
+        ("Plain-v0", ValueError, "'dict' object has no attribute 'tools'"),
+        ("Tools-v0", ValueError, "tool {'name': 'act'} is a dict, not a whale_env.ToolSpec"),
+        ("broken_pkg/Divides-v0", ValueError, r"ZeroDivisionError: division by zero \(broken_pkg.py, line 15\)"),
+        ("Says-v1", ValueError, "RuntimeError: two lines"),
+        ("Argues-v0", ValueError, "missing 1 required positional argument: 'size'$"),
+    ],
+)
+def test_what_a_strangers_environment_raises_is_one_line(
+    env_id: str, kind: type[Exception], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken_pkg.py").write_text(BROKEN)
+    monkeypatch.syspath_prepend(tmp_path)
+    before = set(gym.registry)
+    try:
+        for _ in range(2):  # the second time the module is there already
+            with pytest.raises(kind, match=words) as caught:
+                whale_env.handle(f"broken_pkg:{env_id}")
+            told = str(caught.value)
+            assert "broken_pkg" in told and "\n" not in told and "Did you mean" not in told
+    finally:
+        sys.modules.pop("broken_pkg", None)
+        for name in set(gym.registry) - before:
+            del gym.registry[name]
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("1 / 0", r"ZeroDivisionError: division by zero \(body_pkg.py, line 1\)"),
+        ("import no_such_dependency", "ModuleNotFoundError: No module named 'no_such_dependency'"),
+        ("def", "SyntaxError"),
+        ("raise SystemExit('usage: body')", "SystemExit: usage: body"),
+        ("x = 1", "module 'body_pkg' registers no environment 'A-v0'; it registers none"),
+    ],
+)
+def test_a_module_that_cannot_be_imported_is_named(
+    body: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "body_pkg.py").write_text(body)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "body_pkg", raising=False)
+    with pytest.raises(whale_env.UnknownEnvError, match=words) as caught:
+        whale_env.make("body_pkg:A-v0")
+    assert "'body_pkg'" in str(caught.value) and "\n" not in str(caught.value)
+    sys.modules.pop("body_pkg", None)
+
+
 @pytest.mark.parametrize(
     ("said", "text", "holds"),
     [
@@ -153,6 +263,29 @@ def test_unknown_tasks_and_environments_are_named() -> None:
 )
 def test_said_verbatim(said: str, text: str, holds: bool) -> None:
     assert said_verbatim(ToolCall("answer", {"text": said}), text) is holds
+
+
+@pytest.mark.parametrize(
+    ("value", "text", "holds"),
+    [
+        (1234, "It is 1,234.", True),
+        (1234, "0001234", True),
+        (1234.5, "about 1,234.50 metres", True),
+        (-8, "it is -8", True),
+        (100.0, "1e2", True),
+        (8, "8meters", False),
+        (8, "-8", False),
+        (8, "3/8 or 0.8 or 2^8 or 18", False),
+        (12, "1,2", False),
+        (float("inf"), "inf", True),
+        (float("nan"), "12", False),
+        (True, "1", False),
+        (True, "true", True),
+        (2, "9" * 5000 + "e999", False),
+    ],
+)
+def test_a_number_may_be_said_in_any_way(value: float, text: str, holds: bool) -> None:
+    assert said_verbatim(ToolCall("answer", {"n": value}), text) is holds
 
 
 def test_gymnasium_makes_ours_by_module_and_id() -> None:

@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 import errno
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import gymnasium as gym
 import pytest
 import riddles  # noqa: F401  # registers riddles/Riddles-v0
 from test_rollout import play, trusted
 
-from harness_sdk import Harness, ScriptedPolicy, load, validate
+from harness_sdk import Harness, Job, Message, ScriptedPolicy, load, rollout, validate
 from harness_sdk.check import behaviour
 from harness_sdk.loader import load_source
+from harness_sdk.trajectory import Trajectory
 from optimizers import meta_harness
 from optimizers.archive import Archive, Entry, HarnessScore
 from optimizers.config import ScheduleConfig
@@ -28,8 +32,9 @@ from optimizers.rundir import RunDir, RunDirError, read_lines
 from optimizers.schedule import harness_over, phases, weights_over
 from optimizers.templates import render
 from reference_harnesses import BASELINES
-from whale_env import handle
+from whale_env import DomainSpec, Observation, Outcome, Score, Task, ToolCall, ToolEnv, ToolSpec, handle, said_verbatim
 from whale_env.core import EnvHandle
+from whale_env.types import Split
 
 GOOD = """from harness_sdk import Harness
 
@@ -187,17 +192,79 @@ def propose(given: Brief) -> tuple[Proposal, ...]:
     return asyncio.run(OfflineProposer().propose(given)).candidates
 
 
-DOMAINS = {
+class Survey:
+    """Asks for something, to be committed as a value of some schema: a domain whose answers are not text."""
+
+    def __init__(self, schema: dict[str, Any], answer: object) -> None:
+        self._answer = answer
+        found = {"type": "object", "properties": {"found": schema}, "required": ["found"]}
+        about = {"type": "object", "properties": {"about": {"type": "string"}}, "required": ["about"]}
+        answer = ToolSpec("answer", "Gives what was found.", found, commits=True)
+        self.spec = DomainSpec("survey", (answer, ToolSpec("ask", "Tells more.", about)))
+
+    def tasks(self, split: Split) -> Sequence[Task]:
+        return [Task(f"{split}-{i}", "survey", split) for i in range(4)]
+
+    def start(self, task: Task, seed: int) -> Finding:
+        return Finding(task.id, self._answer)
+
+
+class Finding:
+    def __init__(self, place: str, answer: object) -> None:
+        self._place, self._answer, self._given = place, answer, None
+
+    def observe(self) -> Observation:
+        return Observation(f"What is found at {self._place}?", {"listed": [{"name": "oak"}, {"name": "elm"}]})
+
+    def apply(self, call: ToolCall) -> Outcome:
+        if call.name == "ask":
+            return Outcome(self.observe())
+        self._given = call.arguments["found"]
+        return Outcome(self.observe(), done=True)
+
+    def said(self, call: ToolCall, text: str) -> bool:
+        return said_verbatim(call, text)
+
+    def score(self) -> Score:
+        if self._given is None:
+            return Score(0.0, "budget")
+        right = self._given == self._answer and type(self._given) is type(self._answer)
+        return Score(1.0) if right else Score(0.0, "wrong")
+
+
+def survey(split: Split = "train", render_mode: str | None = None, **asked: Any) -> ToolEnv:
+    return ToolEnv(Survey(**asked), split=split, render_mode=render_mode)
+
+
+if "survey/Survey-v0" not in gym.registry:
+    gym.register("survey/Survey-v0", entry_point=survey)
+
+WORDS = ["red", "dark red", "Blue"]
+SURVEYS: dict[str, dict[str, Any]] = {
+    "integer": {"schema": {"type": "integer"}, "answer": 1234},
+    "number": {"schema": {"type": "number"}, "answer": 9.92},
+    "boolean": {"schema": {"type": "boolean"}, "answer": False},
+    "words": {"schema": {"type": "string", "enum": WORDS}, "answer": "dark red"},
+    "untyped words": {"schema": {"enum": WORDS}, "answer": "Blue"},
+    "numbers": {"schema": {"type": "integer", "enum": [1, 2, 12]}, "answer": 12},
+    "list": {"schema": {"type": "array", "items": {"type": "integer"}}, "answer": [1, 2]},
+}
+DOMAINS: dict[str, dict[str, Any]] = {
     "chess": {"tiers": ["1"]},
     "math": {"tiers": ["1"]},
     "searchqa": {"hops": 1},
     "riddles/Riddles-v0": {},
+    **SURVEYS,
 }
 
 
-@pytest.mark.parametrize("name", DOMAINS)
+def named(name: str) -> EnvHandle:
+    return handle("survey/Survey-v0" if name in SURVEYS else name, DOMAINS[name]).sealed()
+
+
+@pytest.mark.parametrize("name", [name for name in DOMAINS if name not in ("untyped words", "numbers", "list")])
 def test_proposals_are_valid_seeded_new_and_play_soundly(tmp_path: Path, name: str) -> None:
-    env = handle(name, DOMAINS[name]).sealed()
+    env = named(name)
     domain = env.prototype.domain.spec.name
     given = brief(tmp_path, env, {"format": 30, "truncated": 34})
     first = propose(given)
@@ -221,7 +288,7 @@ def test_proposals_are_valid_seeded_new_and_play_soundly(tmp_path: Path, name: s
 
 @pytest.mark.parametrize("name", DOMAINS)
 def test_every_mechanism_alone_writes_a_sound_harness(name: str) -> None:
-    env = handle(name, DOMAINS[name]).sealed()
+    env = named(name)
     facts = Facts.of(env.prototype.tools, [env.open(task, 0)[1] for task in env.tasks("search")[:4]])
     base = Recipe(system="Do well.", max_tokens_per_turn=4096)
     for mechanism in mechanisms(facts):
@@ -230,6 +297,134 @@ def test_every_mechanism_alone_writes_a_sound_harness(name: str) -> None:
             harness = load_source(render(recipe, facts, mechanism.name, "Tried."), env=env.prototype.domain.spec.name)
             sound = asyncio.run(behaviour(harness, env, env.tasks("search")[:1]))
             assert sound.ok, f"{harness.source}\n{sound}"
+
+
+def facts_of(env: EnvHandle) -> Facts:
+    return Facts.of(env.prototype.tools, [env.open(task, 0)[1] for task in env.tasks("search")])
+
+
+def answered(name: str, changed: Sequence[str], *replies: str, **recipe: Any) -> Trajectory:
+    """Plays the harness that some mechanisms write, with what the model replies in turn."""
+    env = named(name)
+    facts = facts_of(env)
+    by_name = {mechanism.name: mechanism for mechanism in mechanisms(facts)}
+    made: Recipe | None = Recipe(**recipe)
+    for mechanism in changed:
+        assert made is not None
+        made = by_name[mechanism].change(made, facts)
+    assert made is not None
+    harness = load_source(render(made, facts, "Answered", "Tried."), env="survey")
+
+    def reply(messages: Sequence[Message]) -> str:
+        return replies[min(sum(message["role"] == "user" for message in messages), len(replies)) - 1]
+
+    return asyncio.run(rollout([Job(harness, env.tasks("search")[0])], env, ScriptedPolicy(reply)))[0]
+
+
+def committed(trajectory: Trajectory) -> list[object]:
+    return [call.arguments["found"] for turn in trajectory.turns for call in turn.calls]
+
+
+def value(name: str) -> str:
+    return str(SURVEYS[name]["answer"])
+
+
+@pytest.mark.parametrize("name", [name for name in SURVEYS if name != "list"])
+def test_every_mechanism_solves_tasks_whose_answers_are_no_text(name: str) -> None:
+    env = named(name)
+    for mechanism in mechanisms(facts_of(env)):
+        closing = f"{value(name)}</answer>"
+        reply = closing if mechanism.name == "OpenTag" else f"<answer>{closing}"
+        assert answered(name, [mechanism.name], reply, max_tokens_per_turn=512).reward == 1.0, mechanism.name
+
+
+@pytest.mark.parametrize(
+    ("name", "reply"),
+    [
+        ("integer", "There are 12 of 3m each and more, so I count 1234."),
+        ("integer", "**1234** metres"),
+        ("integer", "It is 1,234."),
+        ("integer", "0001234"),
+        ("number", "9.920"),
+        ("number", "<answer>9.9200</answer>"),
+        ("integer", "<answer>1234 metres</answer> of 2 kinds"),
+        ("number", "2.5 and 7.42 make 9.92."),
+        ("number", "About $9.92"),
+        ("boolean", "It is FALSE."),
+        ("boolean", "false, clearly false"),
+        ("words", "I see a Dark  Red one"),
+        ("words", "<answer>It is dark red!</answer>"),
+        ("untyped words", "blue"),
+        ("numbers", "12, I think"),
+    ],
+)
+def test_a_value_without_its_tag_is_read_as_what_the_schema_asks_for(name: str, reply: str) -> None:
+    reading = "ReadNumber" if name in ("integer", "number", "numbers") else "ReadOption"
+    done = answered(name, [reading], reply)
+    assert committed(done) == [SURVEYS[name]["answer"]] and done.reward == 1.0
+
+
+@pytest.mark.parametrize(
+    ("name", "reply", "why"),
+    [
+        ("integer", "<answer>1234meters</answer>", "stands alone"),
+        ("integer", "There are 3. <answer>1234m</answer>", "stands alone"),
+        ("integer", "x1234 or 1234/5 or 3.1234.5 or \u22121234 or 12,34 or 2^1234", "stands alone"),
+        ("integer", "1234.5", "whole number"),
+        ("integer", "9" * 5000, "stands alone"),
+        ("integer", "nothing", "stands alone"),
+        ("number", "9.92m", "stands alone"),
+        ("number", "nan or Infinity or 9.92e999", "stands alone"),
+        ("boolean", "true or false", "exactly one of true, false"),
+        ("boolean", "untrue", "exactly one"),
+        ("words", "red or dark red", "exactly one"),
+        ("words", "reddish", "exactly one"),
+    ],
+)
+@pytest.mark.parametrize("opened", [False, True])
+def test_what_cannot_be_read_as_the_schema_asks_is_no_answer_and_no_violation(
+    name: str, reply: str, why: str, opened: bool
+) -> None:
+    reading = "OpenTag" if opened else "ReadNumber" if name in ("integer", "number") else "ReadOption"
+    if opened and "<answer>" in reply:
+        reply = reply.split("<answer>")[1]
+    right = f"{value(name)}</answer>" if opened else value(name)
+    done = answered(name, [reading], reply, right, max_tokens_per_turn=6000)
+    assert done.turns[0].failure is not None and done.turns[0].failure.kind == "format"
+    assert why in done.turns[0].failure.reason
+    assert committed(done) == [SURVEYS[name]["answer"]] and done.reward == 1.0  # nothing is lost: the next try counts
+
+
+def test_what_an_argument_can_be_decides_how_it_is_read() -> None:
+    names = {name: {mechanism.name for mechanism in mechanisms(facts_of(named(name)))} for name in SURVEYS}
+    reads = {name: {word for word in found if word.startswith("Read")} for name, found in names.items()}
+    for name in SURVEYS:
+        read = {"integer": {"ReadNumber"}, "number": {"ReadNumber"}, "numbers": {"ReadNumber"}, "list": set()}
+        assert reads[name] == read.get(name, {"ReadOption"})
+    assert "WorkedExamples" in names["integer"] and "WorkedExamples" not in names["words"] | names["list"]
+    assert facts_of(named("list")).kind == "other" and facts_of(named("words")).options["dark red"] == "dark red"
+
+
+@pytest.mark.parametrize(
+    ("parameters", "argument", "kind"),
+    [
+        ({"properties": {"why": {"type": "string"}, "n": {"type": "integer"}}, "required": ["n"]}, "n", "integer"),
+        ({"properties": {"n": {"type": "integer"}, "why": {"type": "string"}}}, "why", "string"),
+        ({"properties": {"x": {}}, "required": ["x"]}, "x", "string"),
+        ({"properties": {"x": {"enum": [1, 2.5]}}, "required": ["x"]}, "x", "number"),
+        ({"properties": {"x": {"enum": ["a", 1]}}, "required": ["x"]}, "x", "other"),
+        ({"properties": {"x": {"type": "string", "enum": ["a", "A"]}}, "required": ["x"]}, "x", "string"),
+        ({"properties": {"x": {"type": "number"}, "y": {"type": "number"}}, "required": ["x", "y"]}, "x", "other"),
+        ({"properties": {}}, "", "other"),
+        ({}, "", "other"),
+    ],
+)
+def test_the_argument_that_a_reply_gives_is_the_required_one(
+    parameters: dict[str, Any], argument: str, kind: str
+) -> None:
+    tool = ToolSpec("answer", "Answers.", {"type": "object", **parameters}, commits=True)
+    facts = Facts.of([tool], [Observation("What?")])
+    assert (facts.argument, facts.kind) == (argument, kind)
 
 
 def test_the_diagnosis_decides_what_is_proposed(tmp_path: Path) -> None:

@@ -9,9 +9,11 @@ sealed handle cannot open the test split.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -322,10 +324,23 @@ def said_verbatim(call: ToolCall, text: str) -> bool:
         text: What the model wrote.
 
     Returns:
-        True if each argument (numbers in their JSON form) occurs and is not part of a longer word or number.
+        True if each argument occurs and is not part of a longer word or number; a number may be written in any way
+        (``1,234.50`` says 1234.5).
     """
     folded = _fold(text)
-    return bool(call.arguments) and all(_occurs(_fold(str(value)), folded) for value in call.arguments.values())
+    return bool(call.arguments) and all(_says(value, folded) for value in call.arguments.values())
+
+
+_NUMBER = re.compile(
+    r"(?<![\w.,/^\u2212-])-?(?:\d{1,3}(?:,\d{3}){1,12}|\d{1,40})(?:\.\d{1,40})?(?:e[+-]?\d{1,3})?(?![\w/^]|[.,]\d)"
+)
+"""A number that stands alone: not the 8 of ``8m``, ``0.8`` or ``3/8``."""
+
+
+def _says(value: Any, text: str) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return _occurs(_fold(str(value)), text)
+    return any(Decimal(found.replace(",", "")) == Decimal(str(value)) for found in _NUMBER.findall(text))
 
 
 def _fold(text: str) -> str:
