@@ -7,14 +7,20 @@ imported, since Gymnasium 1.0 no longer reads its own plug-in entry points. Noth
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+import importlib
+import json
+import os
+import sysconfig
+import traceback
+from collections.abc import Mapping, Sequence
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 
-from whale_env.core import EnvHandle, ToolEnv
-from whale_env.types import Json
+from whale_env.core import DomainSpec, EnvHandle, ForeignEnvError, ToolEnv
+from whale_env.types import Json, ToolSpec
 
 ENVS: Mapping[str, tuple[str, str]] = {
     "chess": ("whale/Chess-v0", "whale_env.chess:chess_env"),
@@ -110,16 +116,81 @@ def handle(name: str, kwargs: Mapping[str, Json] | None = None) -> EnvHandle:
 
     Raises:
         UnknownEnvError: No such environment, or its module cannot be imported.
-        ValueError: The environment refuses the arguments.
+        ValueError: The environment refuses the arguments, or a module that is not ours fails to make it.
     """
     made = EnvHandle(resolve(name), dict(kwargs or {}))
+    ours = made.name in {env_id for env_id, _ in (*ENVS.values(), *ADAPTERS.values())}
+    if ":" in made.name:
+        _import_for(made.name)
     try:
-        _ = made.prototype
+        _check_spec(made.prototype)
+    except ForeignEnvError:
+        raise
     except (ModuleNotFoundError, gym.error.UnregisteredEnv) as error:
-        raise UnknownEnvError(f"cannot make environment {name!r}: {error}") from error
-    except TypeError as error:
-        raise ValueError(f"environment {name!r} cannot be made with {dict(kwargs or {})}: {error}") from error
+        raise UnknownEnvError(f"cannot make environment {name!r}: {_line(error)}") from error
+    except Exception as error:
+        if ours and not isinstance(error, TypeError):
+            raise  # ours say what is wrong in classes of their own
+        told = _line(error) if ours else _told(error)
+        raise ValueError(f"environment {name!r} cannot be made with {made.kwargs}: {told}") from error
     return made
+
+
+def _import_for(name: str) -> None:
+    """Imports the module of ``module:EnvId``, which registers the id.
+
+    Raises:
+        UnknownEnvError: It cannot be imported, or registers no such id; the message lists those that it does register.
+    """
+    module, _, env_id = name.partition(":")
+    before = set(gym.registry)
+    try:
+        importlib.import_module(module)
+    except (Exception, SystemExit) as error:  # a stranger's module may do anything at import
+        raise UnknownEnvError(f"cannot import module {module!r} of environment {name!r}: {_told(error)}") from error
+    if not any(env_id in (key, key.rpartition("-v")[0]) for key in gym.registry):  # without a version: the latest
+        own = [key for key, spec in gym.registry.items() if key not in before or _origin(spec) == module]
+        known = f"it registers {_listed(own)}" if own else "it registers none: let it call gymnasium.register(id=…)"
+        raise UnknownEnvError(f"module {module!r} registers no environment {env_id!r}; {known}")
+
+
+def _origin(spec: gym.envs.registration.EnvSpec) -> str:
+    """Returns the module that an entry point lies in."""
+    point = spec.entry_point
+    return point.partition(":")[0] if isinstance(point, str) else str(getattr(point, "__module__", ""))
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 8} more" if len(names) > 8 else ""
+    return ", ".join(map(repr, names[:8])) + more
+
+
+def _check_spec(env: ToolEnv) -> None:
+    spec: object = env.domain.spec
+    if not isinstance(spec, DomainSpec):
+        raise TypeError(f"the domain's spec is a {type(spec).__name__}, not a whale_env.DomainSpec")
+    for tool in spec.tools:
+        if not isinstance(tool, ToolSpec):
+            raise TypeError(f"the spec's tool {tool!r:.80} is a {type(tool).__name__}, not a whale_env.ToolSpec")
+
+
+def _line(error: BaseException) -> str:
+    said, _, _ = str(error).partition(" was raised from the environment creator")  # Gymnasium repeats the arguments
+    return " ".join(said.split())
+
+
+def _told(error: BaseException) -> str:
+    """Returns an error as one line: its kind, what it says, and where in the stranger's code it happened."""
+    frames = traceback.extract_tb((error.__cause__ or error).__traceback__)
+    place = next((f" ({Path(file).name}, line {line})" for file, line, *_ in reversed(frames) if _is_theirs(file)), "")
+    return f"{type(error).__name__}: {_line(error)}{place}"
+
+
+def _is_theirs(file: str) -> bool:
+    ours = tuple(str(Path(str(module)).parent) + os.sep for module in (__file__, gym.__file__))
+    installed = os.sep + "site-packages" + os.sep
+    is_standard = file.startswith(sysconfig.get_path("stdlib")) and installed not in file
+    return file.endswith(".py") and not file.startswith(ours) and not is_standard
 
 
 def make(name: str, **kwargs: Any) -> ToolEnv:
@@ -136,3 +207,25 @@ def make(name: str, **kwargs: Any) -> ToolEnv:
         UnknownEnvError: No such environment.
     """
     return handle(name, kwargs).prototype
+
+
+def arguments_from(text: str) -> dict[str, Json]:
+    """Reads an environment's keyword arguments, as a command line gives them.
+
+    Args:
+        text: A JSON object.
+
+    Returns:
+        The arguments.
+
+    Raises:
+        ValueError: It is none; the message names ``--env-args``.
+    """
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        why = error if isinstance(error, ValueError) else "it nests too deep"
+        raise ValueError(f"--env-args must be a JSON object, not {text!r:.200}: {why}") from None
+    if not isinstance(value, dict):
+        raise ValueError(f"--env-args must be a JSON object, not {text!r:.200}")
+    return value

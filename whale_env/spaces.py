@@ -5,6 +5,7 @@ Only the part of JSON schema that tool parameters need: types, enum, required, a
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -92,10 +93,13 @@ class ToolCallSpace(Space[ToolCall]):
         return False
 
     def sample(self, mask: Any = None, probability: Any = None) -> ToolCall:
-        """Draws a well-formed call with random arguments (masks are not used)."""
+        """Draws a well-formed call (masks are not used).
+
+        Values that a schema states are drawn too: always those of an ``enum``, about every other time those of
+        ``examples``, ``const`` and ``default``. Otherwise arguments are random.
+        """
         tool = self.tools[int(self.np_random.integers(len(self.tools)))]
-        arguments = {name: self._draw(schema) for name, schema in _properties(tool).items()}
-        return ToolCall(tool.name, arguments)
+        return ToolCall(tool.name, self._draw({**tool.parameters, "type": "object"}))
 
     def contains(self, x: Any) -> bool:
         """Whether x is a call of one of the tools with arguments that fit its schema."""
@@ -124,9 +128,9 @@ class ToolCallSpace(Space[ToolCall]):
 
     def _draw(self, schema: Mapping[str, Any]) -> Json:
         rng = self.np_random
-        if "enum" in schema:
-            options: Sequence[Json] = schema["enum"]
-            return options[int(rng.integers(len(options)))]
+        options: Sequence[Json] = schema["enum"] if "enum" in schema else _stated(schema)
+        if options and ("enum" in schema or rng.random() < 0.5):
+            return copy.deepcopy(options[int(rng.integers(len(options)))])  # who gets it may change it
         match schema.get("type", "string"):
             case "integer":
                 return int(rng.integers(1, 10))
@@ -144,9 +148,12 @@ class ToolCallSpace(Space[ToolCall]):
                 return "".join(_ALPHABET[i] for i in rng.integers(len(_ALPHABET), size=int(rng.integers(1, 12))))
 
 
-def _properties(tool: ToolSpec) -> Mapping[str, Mapping[str, Any]]:
-    properties: Any = tool.parameters.get("properties", {})
-    return properties  # type: ignore[no-any-return]
+def _stated(schema: Mapping[str, Any]) -> list[Json]:
+    """Returns the values that a schema names besides its enum, those left out that do not fit it."""
+    examples = schema.get("examples")
+    values = [*(examples if isinstance(examples, (list, tuple)) else ())]
+    values += [schema[key] for key in ("const", "default") if key in schema]
+    return [value for value in values if is_json(value) and schema_error(value, schema) is None]
 
 
 class ObservationSpace(Space[Observation]):

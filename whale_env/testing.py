@@ -2,31 +2,37 @@
 
 Each rule in `RULES` plays a few episodes and reports what is wrong in one line each, with the task or the value.
 ``python -m whale_env.testing my_pkg:MyEnv-v0`` does the same from a shell. Checks find breaches, they do not prove that
-there are none: whether the verifier is *right* is for the domain's own tests, and an answer that is hidden in a cipher
-is not found.
+there are none: whether the verifier is *right* is for the domain's own tests. An answer is recognised by committing
+what a session stores, so one that it computes, or shows in a cipher, is found only if it is named (``--secret``).
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
+import hashlib
 import json
 import math
+import os
 import pickle
+import random
+import re
+import subprocess
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
+from gymnasium import registry
 from gymnasium.utils.env_checker import check_env
 
 from whale_env.core import EnvHandle, SealedSplitError, ToolEnv
 from whale_env.registry import UnknownEnvError, handle
 from whale_env.spaces import is_json
-from whale_env.types import FAILURES, SPLITS, Json, Observation, Task, ToolCall, ToolSpec
+from whale_env.types import FAILURES, SPLITS, Json, Observation, Task, ToolCall, ToolSpec, canonical_json
 
 NOISE = "qzxv wkjp"
 """A text that answers nothing."""
@@ -37,6 +43,12 @@ TEXTS = (
 )
 """Answers that a verifier must survive."""
 
+NUMBERS = (7, 0, 1, -1, 2, 1000, 918273645, -918273645, 10**30)
+"""Numbers that are committed where a number is asked for; at most one of them can be meant."""
+
+MISFITS = ("", "two\nlines", NOISE)
+"""Texts that every tool is called with: a domain refuses most of them itself."""
+
 GIVEAWAYS = frozenset({"answer", "answers", "gold", "golden_answers", "ground_truth", "label", "reference", "solution"})
 """Names under which data sets keep their answers."""
 
@@ -44,7 +56,13 @@ PLAYED = 6
 """Tasks of a split that are played."""
 
 OPENED = 200
-"""Tasks of a split whose first observations are compared."""
+"""Tasks of a split whose first observations are compared with those of other splits."""
+
+REOPENED = 20
+"""Tasks of a split whose first observations are compared between instances."""
+
+CALLS = 8
+"""Random calls in an episode."""
 
 
 class ContractError(AssertionError):
@@ -108,14 +126,43 @@ def problems(rule: str, subject: Subject) -> list[str]:
     """
     found: list[str] = []
     try:
-        found += RULES[rule](subject)
+        for problem in RULES[rule](subject):  # one by one: what was found before an exception is kept
+            found.append(problem)
+    except ContractError as error:
+        found.append(str(error))
     except Exception as error:  # a domain may raise anywhere, and that is a breach too
         found.append(f"raised {type(error).__name__}: {error}")
-    return list(dict.fromkeys(found))
+    return _grouped(found)
+
+
+def _grouped(found: Sequence[str]) -> list[str]:
+    """Returns the first of the findings that differ in values only, each with how many more there are."""
+    kinds: dict[tuple[str, ...], list[str]] = {}
+    for line in dict.fromkeys(found):
+        template = re.sub(_QUOTED, " ", re.sub(r"(raised \w+): .*", r"\1", line, flags=re.DOTALL))
+        words = re.findall(r"[^\W\d]{2,}", template)
+        kinds.setdefault(tuple(word for word in words if word not in _VALUES), []).append(line)
+    firsts = {" ".join(lines[0].splitlines())[:400]: len(lines) - 1 for lines in kinds.values()}
+    return [first + (f" … and {more} more" if more else "") for first, more in firsts.items()]
+
+
+_QUOTED = r"""(?<!\w)(?:'(?:[^'\\]|\\.)*(?:'|$)|"(?:[^"\\]|\\.)*(?:"|$))"""
+_VALUES = frozenset({"None", "True", "False", "nan", "inf"})
+
+
+def _brief(value: object, size: int = 60) -> str:
+    """Returns a value's repr, cut so that its quotes still close."""
+    text = repr(value)
+    if len(text) <= size:
+        return text
+    return f"{text[:size].rstrip(chr(92))}…{text[0] if text[0] in _QUOTES else ''}"
+
+
+_QUOTES = "'\""
 
 
 def commit(env: ToolEnv, text: str) -> ToolCall:
-    """Returns a committing call that carries a text wherever a text of any kind is asked for.
+    """Returns a committing call that carries a text wherever one is asked for, or the number or choice it names.
 
     Raises:
         ContractError: No tool commits.
@@ -123,7 +170,7 @@ def commit(env: ToolEnv, text: str) -> ToolCall:
     tool = next((tool for tool in env.tools if tool.commits), None)
     if tool is None:
         raise ContractError("no tool commits: nothing binds the agent, so nothing can be judged")
-    return ToolCall(tool.name, {name: _filled(schema, text) for name, schema in _required(tool).items()})
+    return _filled_call(tool, text)
 
 
 def verdict_problems(env: EnvHandle, text: str, task: Task | None = None) -> list[str]:
@@ -134,10 +181,17 @@ def verdict_problems(env: EnvHandle, text: str, task: Task | None = None) -> lis
         text: What the model says.
         task: Which task; the first of the train split if None.
     """
-    shown = f"after committing {text!r:.60}"
     try:
-        game, _ = env.open(task or env.tasks("train")[0], 0)
-        _, reward, *_ = game.step(commit(game, text))
+        call = commit(env.prototype, text)
+    except ContractError as error:
+        return [str(error)]
+    return _verdict_problems(env, call, task or env.tasks("train")[0], f"after committing {_brief(text)}")
+
+
+def _verdict_problems(env: EnvHandle, call: ToolCall, task: Task, shown: str) -> list[str]:
+    try:
+        game, _ = env.open(task, 0)
+        _, reward, *_ = game.step(call)
         score = game.score()
         json.dumps(score.to_json(), allow_nan=False)
     except Exception as error:
@@ -195,16 +249,15 @@ def _seeds(subject: Subject) -> Iterator[str]:
 
 
 def _tasks(subject: Subject) -> Iterator[str]:
-    """Splits are filled and disjoint; tasks are plain data, the same in every instance."""
-    again = replace(subject.env)
+    """Splits are filled and disjoint; tasks are plain data, and begin alike in every instance and process."""
     owner: dict[str, str] = {}
     shown: dict[str, str] = {}
     for split in SPLITS:
         tasks = subject.env.tasks(split)
         if not tasks:
             yield f"the {split!r} split has no task"
-        if [task.id for task in tasks] != [task.id for task in again.tasks(split)]:
-            yield f"a second instance lists other tasks, or another order, for {split!r}: use no set order and no clock"
+        if list(tasks) != list(subject.env.tasks(split)):
+            yield f"asked again, {split!r} has other tasks, or another order: {_SAME}"
         for task in tasks:
             if task.id in owner:
                 yield f"task {task.id!r} is in {owner[task.id]!r} and in {split!r}: ids must be unique"
@@ -212,12 +265,15 @@ def _tasks(subject: Subject) -> Iterator[str]:
             if task.split != split:
                 yield f"task {task.id!r} of {split!r} says that it is of {task.split!r}"
             if not is_json(task.data):
-                yield f"the data of task {task.id!r} are not plain JSON: {task.data!r:.80}"
+                yield f"the data of task {task.id!r} are not plain JSON: {_brief(task.data, 80)}"
         for task in tasks[:OPENED]:
             text = subject.env.open(task, 0)[1].text
             if subject.distinct and shown.setdefault(text, split) != split:
                 yield f"task {task.id!r} of {split!r} begins like one of {shown[text]!r}: share no problem"
                 break
+    here = _listing(subject.env)
+    found = list(_differences(here, _listing(replace(subject.env)), "in a second instance"))
+    yield from found or _differences(here, _fresh_listing(subject.env) or here, "in a fresh process")
 
 
 def _sealed(subject: Subject) -> Iterator[str]:
@@ -233,10 +289,10 @@ def _sealed(subject: Subject) -> Iterator[str]:
 
 def _observations(subject: Subject) -> Iterator[str]:
     """Observations are text and JSON data, through whole episodes of random calls."""
-    for task in subject.some():
-        for observation in _trace(subject.env, task, 3):
+    for place, task in enumerate(subject.some()):
+        for observation in _trace(subject.env, task, place):
             if not subject.env.prototype.observation_space.contains(observation):
-                yield f"task {task.id!r} showed what is not text with JSON data: {observation!r:.120}"
+                yield f"task {task.id!r} showed what is not text with JSON data: {_brief(observation, 120)}"
         if not subject.env.open(task, 3)[1].text.strip():
             yield f"task {task.id!r} begins with an empty text"
 
@@ -246,29 +302,48 @@ def _episodes(subject: Subject) -> Iterator[str]:
     tasks = subject.some(2)
     one, first = subject.env.open(tasks[0], 0)
     other, second = subject.env.open(tasks[-1], 0)
-    for call in _calls(one, 5):
-        one.step(call)
+    for _ in _play(one, 5):
+        pass
     if other.begin(tasks[-1], 0) != second or subject.env.open(tasks[0], 0)[1] != first:
         yield "an episode changed what another one shows: keep an episode's state in its session"
 
 
 def _invalid(subject: Subject) -> Iterator[str]:
     """An invalid call is data: it says why in one line, changes nothing, and ends the episode only at the cap."""
-    for task in subject.some(2):
-        env, before = subject.env.open(task, 0)
-        space: Any = env.action_space
+    for place, task in enumerate(subject.some()):
+        game, _ = subject.env.open(task, place)
         calls = [ToolCall("no such tool")]
-        calls += [ToolCall(tool.name, arguments) for tool in env.tools for arguments in ({}, {"bogus argument": 1})]
-        for call in [call for call in calls if not space.contains(call)][: env.domain.spec.max_invalid - 1]:
-            after, reward, terminated, truncated, info = env.step(call)
-            if not isinstance(info.get("error"), str) or "\n" in info["error"]:
-                yield f"{call.name}({dict(call.arguments)}) is invalid, but info['error'] is {info.get('error')!r:.80}"
-            if after != before or reward or terminated or truncated:
-                yield f"the invalid call {call.name}({dict(call.arguments)}) changed or ended the episode"
-        for _ in range(env.domain.spec.max_invalid):
-            env.step(ToolCall("no such tool"))
-        if not env.over or env.score().failure != "illegal":
-            yield f"{env.domain.spec.max_invalid} invalid calls did not end the episode as 'illegal'"
+        calls += [ToolCall(tool.name, arguments) for tool in game.tools for arguments in ({}, {"bogus argument": 1})]
+        schema_breaking = [call for call in calls if not game.action_space.contains(call)]
+        misfits = [_filled_call(tool, text) for tool in game.tools for text in MISFITS]
+        spec = game.domain.spec
+        yield from _broken_turns(spec.max_invalid, (_turn(game, call) for call in schema_breaking if not game.over))
+        for call in misfits:
+            game, _ = subject.env.open(task, place)
+            yield from _broken_turns(spec.max_invalid, [_turn(game, call)])
+        game, _ = subject.env.open(task, place)
+        yield from _broken_turns(spec.max_invalid, _play(game, place))
+        game, _ = subject.env.open(task, place)
+        for _ in range(spec.max_invalid):
+            game.step(ToolCall("no such tool"))
+        due, many = ("illegal", spec.max_invalid) if spec.max_invalid <= spec.max_steps else ("budget", spec.max_steps)
+        failure = game.score().failure if game.over else None
+        if failure != due:
+            yield f"{many} invalid calls did not end the episode as {due!r}, but as {failure!r}"
+
+
+def _broken_turns(cap: int, turns: Iterable[_Turn]) -> Iterator[str]:
+    """Says what is wrong with the invalid calls among some turns of an episode, up to its cap on them."""
+    for turn in turns:
+        if turn.error is None:
+            continue
+        cap -= 1
+        if not isinstance(turn.error, str) or len(turn.error.splitlines()) != 1:
+            yield f"{turn.told} is invalid, but its error is no line of text: {_brief(turn.error)}"
+        if not turn.before == turn.shown == turn.after:
+            yield f"the invalid call {turn.told} changed what is observed"
+        if turn.reward or (turn.over and not turn.truncated and cap > 0):
+            yield f"the invalid call {turn.told} ended the episode with reward {turn.reward!r}"
 
 
 def _commit_rule(subject: Subject) -> Iterator[str]:
@@ -288,19 +363,52 @@ def _commit_rule(subject: Subject) -> Iterator[str]:
 
 
 def _verdicts(subject: Subject) -> Iterator[str]:
-    """The verifier judges any text, and credits no noise."""
+    """The verifier judges any text and any number, and credits no noise."""
+    env = subject.env
     for text in TEXTS:
-        yield from verdict_problems(subject.env, text)
+        yield from verdict_problems(env, text)
+    blind = [call for tool in env.prototype.tools if tool.commits for call in _blind(tool)]
+    shown = [f"after committing {', '.join(map(_brief, call.arguments.values()))}" for call in blind]
+    for call, after in zip(blind, shown, strict=True):
+        yield from _verdict_problems(env, call, env.tasks("train")[0], after)
+    rewards = []
     for task in subject.some(12):
-        env, _ = subject.env.open(task, 0)
-        noise = commit(env, NOISE)
-        # Where only listed choices can be said there is no noise, and a blind choice may be right.
-        if NOISE in _words(noise.arguments) and env.step(noise)[1] == 1.0:
-            yield f"task {task.id!r} is solved by {NOISE!r}"
+        for call, after in zip(blind, shown, strict=True):
+            try:
+                rewards.append(_repeated(env, task, call))
+            except Exception as error:
+                yield f"{after} it raised {type(error).__name__}: {error}"
+                continue
+            # Where only listed choices can be said there is no noise, and a blind choice may be right.
+            if rewards[-1] == 1.0 and NOISE in _words(call.arguments):
+                yield f"task {task.id!r} is solved by {NOISE!r}"
+    if rewards and min(rewards) == 1.0:
+        yield f"the verifier credits everything: {_called(blind[0])} and all else that was committed, on every task"
+
+
+def _blind(tool: ToolSpec) -> list[ToolCall]:
+    """Returns calls that know nothing of the task: noise, and several of each number, boolean and choice."""
+    calls = (_filled_call(tool, NOISE, place) for place in range(len(NUMBERS)))
+    return list({canonical_json(call.to_json()): call for call in calls}.values())
+
+
+def _repeated(env: EnvHandle, task: Task, call: ToolCall) -> float:
+    """Returns the reward of an episode in which a blind call is made until its end.
+
+    A choice from a list is made once: to repeat it is a way to play, and where it is enough to hold out a good one.
+    """
+    game, _ = env.open(task, 0)
+    is_listed = {NOISE, *map(str, NUMBERS)}.isdisjoint(_words(call.arguments))
+    reward = 0.0
+    for _ in range(1 if is_listed else 64):
+        if game.over:
+            break
+        reward = game.step(call)[1]
+    return reward
 
 
 def _custody(subject: Subject) -> Iterator[str]:
-    """Nothing public leads to the answer: no object, no name, no text, no pickle."""
+    """Nothing public leads to the answer (finds only answers that a session stores; name others with --secret)."""
     solved: list[tuple[set[str], dict[str, str]]] = []
     for task in (
         subject.some() if not subject.secrets else [t for split in SPLITS for t in subject.env.tasks(split)[:3]]
@@ -329,13 +437,14 @@ def _custody(subject: Subject) -> Iterator[str]:
     if len({frozenset(answers) for answers, _ in solved}) < 2:
         return
     for path in set.intersection(*(set(leaves) for _, leaves in solved)):
-        exact = not path.startswith("repr")  # a short answer occurs in many a repr by chance
-        held = [
-            any(answer == leaves[path] if exact else len(answer) > 3 and answer in leaves[path] for answer in answers)
-            for answers, leaves in solved
-        ]
-        if all(held):
+        if all(any(_holds(path, leaves[path], answer) for answer in answers) for answers, leaves in solved):
             yield f"{path} holds the answer in each of {len(solved)} tasks"
+
+
+def _holds(path: str, text: str, answer: str) -> bool:
+    if path.startswith("repr"):
+        return len(answer) > 3 and answer in text  # a short answer occurs in many a repr by chance
+    return answer == text or (path == "task.id" and answer in re.split(r"[\W_]+", text))
 
 
 RULES: Mapping[str, Rule] = {
@@ -354,15 +463,135 @@ RULES: Mapping[str, Rule] = {
 """The contract: name of a rule → its check. The check's docstring is the rule."""
 
 
+_SAME = "use no set order, no clock and no unseeded draw"
+_CHILD = "WHALE_CONTRACT_CHILD"
+_FRESH = """
+import json, sys
+sys.path[:] = json.loads(sys.argv[1])
+from whale_env.registry import handle
+from whale_env.testing import _listing
+listing = _listing(handle(sys.argv[2], json.loads(sys.argv[3])))
+print()
+print(json.dumps(listing))
+"""
+
+Listing = dict[str, list[list[str]]]
+"""Split → for each task its id, and digests of the whole task and of its first observation (some tasks only)."""
+
+
+def _listing(env: EnvHandle) -> Listing:
+    listing: Listing = {}
+    for split in SPLITS:
+        tasks = env.tasks(split)
+        opened = [_digest(env.open(task, 0)[1].to_json()) for task in tasks[:REOPENED]]
+        opened += [""] * (len(tasks) - len(opened))
+        listing[split] = [[task.id, _digest(task.to_json()), first] for task, first in zip(tasks, opened, strict=True)]
+    return listing
+
+
+def _digest(value: Json) -> str:
+    try:
+        text = canonical_json(value)
+    except (TypeError, ValueError):  # no JSON: other rules say so
+        return ""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def _differences(here: Listing, there: Listing, where: str) -> Iterator[str]:
+    for split in SPLITS:
+        if [row[0] for row in here[split]] != [row[0] for row in there[split]]:
+            yield f"{where} {split!r} has other tasks, or another order: {_SAME}"
+            continue
+        for (task_id, data, first), (_, other_data, other_first) in zip(here[split], there[split], strict=True):
+            if data != other_data:
+                yield f"{where} task {task_id!r} has other data: {_SAME}"
+            if first != other_first:
+                yield f"{where} task {task_id!r} begins otherwise with the same seed: {_SAME}"
+
+
+def _fresh_listing(env: EnvHandle) -> Listing | None:
+    """Returns the listing that a new interpreter with other hashes makes, or None where it does not know the name."""
+    spec = registry.get(env.name)
+    if _CHILD in os.environ or (":" not in env.name and not (spec and isinstance(spec.entry_point, str))):
+        return None  # a module that checks itself when it is imported would start interpreters for ever
+    hashes = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", _FRESH, json.dumps(sys.path), env.name, json.dumps(dict(env.kwargs))],
+            env={**os.environ, "PYTHONHASHSEED": hashes, _CHILD: "1"},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+        )
+        listing: Listing = json.loads(done.stdout.splitlines()[-1])
+    except (subprocess.SubprocessError, OSError, TypeError, ValueError):
+        return None
+    return listing
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """One call in an episode, and what could be observed before, with, and after it."""
+
+    told: str
+    before: Observation
+    shown: Observation
+    after: Observation
+    error: Any
+    reward: float
+    over: bool
+    truncated: bool
+
+
+def _turn(game: ToolEnv, call: ToolCall) -> _Turn:
+    session: Any = game._session
+    before = session.observe()
+    try:
+        shown, reward, terminated, truncated, info = game.step(call)
+    except Exception as error:
+        raise ContractError(
+            f"{_called(call)} raised {type(error).__name__}: {error} (apply must return an Outcome for every call that "
+            "fits the schema, and refuse a bad one with Outcome(…, error=…))"
+        ) from error
+    return _Turn(
+        _called(call), before, shown, session.observe(), info["error"], reward, terminated or truncated, truncated
+    )
+
+
+def _called(call: ToolCall) -> str:
+    return f"{call.name}({', '.join(f'{name}={_brief(value)}' for name, value in call.arguments.items())})"
+
+
 def _trace(env: EnvHandle, task: Task, seed: int) -> list[Observation]:
     """Returns what an episode of the same few random calls shows."""
     game, first = env.open(task, seed)
-    return [first, *(game.step(call)[0] for call in _calls(game, seed) if not game.over)]
+    return [first, *(turn.shown for turn in _play(game, seed))]
 
 
-def _calls(env: ToolEnv, seed: int, count: int = 5) -> list[ToolCall]:
-    env.action_space.seed(seed)
-    return [env.action_space.sample() for _ in range(count)]
+def _play(game: ToolEnv, seed: int) -> Iterator[_Turn]:
+    """Makes random calls in an open episode: at first such as inform, as others may end it.
+
+    About half of the texts in them are words that were shown: those may be what a tool knows.
+    """
+    space, rng = game.action_space, random.Random(seed)
+    space.seed(seed)
+    shown = game._session.observe() if game._session else Observation("")
+    informing = {tool.name for tool in game.tools if not tool.commits}
+    for place in range(CALLS):
+        if game.over:
+            return
+        call: ToolCall = space.sample()
+        while informing and place < CALLS // 2 and call.name not in informing:
+            call = space.sample()
+        words = [text for text in (*_words(shown.data), *re.findall(r"\w+", shown.text)) if 0 < len(text) <= 40]
+        if words and rng.random() < 0.5:
+            arguments = {k: rng.choice(words) if isinstance(v, str) else v for k, v in call.arguments.items()}
+            repeated = ToolCall(call.name, arguments)
+            call = repeated if space.contains(repeated) else call
+        turn = _turn(game, call)
+        shown = turn.shown if isinstance(turn.shown, Observation) else shown
+        yield turn
 
 
 def _required(tool: ToolSpec) -> dict[str, Mapping[str, Any]]:
@@ -370,20 +599,34 @@ def _required(tool: ToolSpec) -> dict[str, Mapping[str, Any]]:
     return {name: properties.get(name, {}) for name in tool.parameters.get("required", ()) or properties}
 
 
-def _filled(schema: Mapping[str, Any], text: str) -> Json:
+def _filled_call(tool: ToolSpec, text: str, place: int = 0) -> ToolCall:
+    return ToolCall(tool.name, {name: _filled(schema, text, place) for name, schema in _required(tool).items()})
+
+
+def _filled(schema: Mapping[str, Any], text: str, place: int = 0) -> Json:
+    """Returns a value that fits a schema: the text, or the number or choice that it names, else one by its place."""
     if "enum" in schema:
-        return text if text in schema["enum"] else schema["enum"][0]
+        choices: Sequence[Json] = schema["enum"]
+        return next((choice for choice in choices if str(choice) == text), choices[place % len(choices)])
     match schema.get("type", "string"):
-        case "integer" | "number":
-            return 7
+        case "integer" | "number" as kind:
+            number = _number(text, kind)
+            return NUMBERS[place % len(NUMBERS)] if number is None else number
         case "boolean":
-            return True
+            return place % 2 == 0
         case "array":
-            return [_filled(schema.get("items", {}), text)]
+            return [_filled(schema.get("items", {}), text, place)]
         case "object":
-            return {name: _filled(item, text) for name, item in schema.get("properties", {}).items()}
+            return {name: _filled(item, text, place) for name, item in schema.get("properties", {}).items()}
         case _:
             return text
+
+
+def _number(text: str, kind: str) -> float | None:
+    """Returns the number that a text is, if it has one's usual length."""
+    if not re.fullmatch(r"-?\d{1,40}(\.\d{1,40})?(e-?\d{1,2})?", text, re.ASCII):
+        return None
+    return int(text) if text.lstrip("-").isdecimal() else float(text) if kind == "number" else None
 
 
 def _words(value: Json) -> Iterator[str]:
@@ -456,13 +699,20 @@ def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(
         prog="python -m whale_env.testing",
-        description="Checks a domain against the contract, and says what to fix.",
+        description="Checks a domain against the contract, and says what to fix.\n\n"
+        "Custody finds only answers that a session stores, and that solve the task when they are committed. Answers\n"
+        "that are computed (amount * factor) or shown in part are not recognised: name them with --secret.",
         epilog="example:\n  python -m whale_env.testing my_pkg:MyEnv-v0 --env-args '{\"tier\": 1}'",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("env", help="the environment, as for --env of the optimisers")
     parser.add_argument("--env-args", default="{}", help="its keyword arguments, as JSON")
-    parser.add_argument("--secret", action="append", default=[], help="a text that only an answer holds; repeatable")
+    parser.add_argument(
+        "--secret",
+        action="append",
+        default=[],
+        help="a text that only the answers hold and nothing public may; repeatable",
+    )
     parser.add_argument("--same-openings", action="store_true", help="tasks of two splits may begin alike")
     arguments = parser.parse_args()
     try:
@@ -470,13 +720,15 @@ def main() -> None:
             handle(arguments.env, json.loads(arguments.env_args)), tuple(arguments.secret), not arguments.same_openings
         )
     except (UnknownEnvError, ValueError, TypeError) as error:
+        if os.environ.get("WHALE_TRACEBACK"):
+            raise
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from None
     broken = 0
     for name, rule in RULES.items():
         found = problems(name, subject)
         broken += bool(found)
-        print(f"{'FAILED' if found else 'kept  '}  {name}: {rule.__doc__}")
+        print(f"{'FAILED' if found else 'kept  '}  {name}: {' '.join((rule.__doc__ or '').split())}")
         for problem in found:
             print(f"        - {problem}")
     raise SystemExit(1 if broken else 0)
