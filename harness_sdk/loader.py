@@ -18,7 +18,7 @@ from pathlib import Path
 from types import ModuleType
 
 from harness_sdk.harness import Harness
-from harness_sdk.session import HarnessError, HarnessSession, LocalSession
+from harness_sdk.session import HarnessError, HarnessSession, LocalSession, described, file_of, line_in
 from harness_sdk.validator import validate
 
 Opener = Callable[[int], Awaitable[HarnessSession]]
@@ -77,8 +77,9 @@ def load(ref: str | Path, trusted: bool = True, *, env: str = "", allow_uncaged:
         try:
             source = path.read_text("utf-8")
         except FileNotFoundError:
-            near = difflib.get_close_matches(path.name, [p.name for p in path.parent.glob("*.py")], n=1)
-            hint = f" Did you mean {near[0]}?" if near else ""
+            # All names end alike, so the stems alone are compared.
+            near = difflib.get_close_matches(path.stem, [p.stem for p in path.parent.glob("*.py")], n=1, cutoff=0.7)
+            hint = f" Did you mean {near[0]}.py?" if near else ""
             raise HarnessLoadError(f"no harness file {target!r}.{hint}") from None
         except (OSError, UnicodeDecodeError) as error:
             raise HarnessLoadError(f"cannot read harness file {target!r}: {error}") from None
@@ -86,7 +87,8 @@ def load(ref: str | Path, trusted: bool = True, *, env: str = "", allow_uncaged:
             return load_source(source, class_name, env=env, allow_uncaged=allow_uncaged)
         return _trusted(_import_file(path), class_name, source, text)
     if not trusted:
-        raise HarnessLoadError(f"untrusted harnesses are loaded from a .py file, not from {text!r}")
+        trust = "if it is your own code, trust it with trusted=True (check: --trusted)"
+        raise HarnessLoadError(f"untrusted harnesses are loaded from a .py file, not from {text!r}; {trust}")
     if not class_name:
         raise HarnessLoadError(f"{text!r} is neither a .py file nor module:Class")
     try:
@@ -152,7 +154,7 @@ def _trusted(module: ModuleType, class_name: str, source: str | None, ref: str) 
         except HarnessError:
             raise
         except Exception as error:
-            raise HarnessError("__init__", f"{type(error).__name__}: {error}") from error
+            raise HarnessError("__init__", described(error, file_of(chosen))) from error
 
     return LoadedHarness(harness_id(source, chosen.__name__), chosen.__name__, source, True, opened)
 
@@ -170,20 +172,10 @@ def _import_file(path: Path) -> ModuleType:
         del sys.modules[name]
         if isinstance(error, KeyboardInterrupt):
             raise
-        line = next((f" (line {tb})" for tb in [_line_in(error, path)] if tb), "")
+        number = error.lineno if isinstance(error, SyntaxError) else line_in(error, module.__file__)
+        line = f" (line {number})" if number else ""
         raise HarnessLoadError(f"{path} cannot be imported{line}: {type(error).__name__}: {error}") from error
     return module
-
-
-def _line_in(error: BaseException, path: Path) -> int | None:
-    if isinstance(error, SyntaxError) and error.lineno:
-        return error.lineno
-    line, trace = None, error.__traceback__
-    while trace is not None:
-        if trace.tb_frame.f_code.co_filename == str(path):
-            line = trace.tb_lineno
-        trace = trace.tb_next
-    return line
 
 
 def _is_windows_path(text: str) -> bool:

@@ -126,7 +126,7 @@ class _EnvStep:
             raise
 
     def _step(self, call: ToolCall) -> StepResult:
-        if call.name in self._commits:
+        if call.name in self._commits and call in self._env.action_space:  # others commit nothing: step says why
             if not self._env.said(call, self.said):
                 self.violated = True
                 refused = f"refused: the model did not say {dict(call.arguments)!r:.200} since the last commit"

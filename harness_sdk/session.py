@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Protocol
@@ -167,7 +168,36 @@ class LocalSession:
         try:
             return getattr(self._harness, hook)(*args)
         except Exception as error:
-            raise HarnessError(hook, f"{type(error).__name__}: {error}") from error
+            raise HarnessError(hook, described(error, file_of(type(self._harness)))) from error
+
+
+def described(error: BaseException, file: str | None) -> str:
+    """Returns an error as ``Type: text (line n)``, whatever its own ``__str__`` does.
+
+    Args:
+        error: What a harness raised.
+        file: The file that the harness is in; the line is the last one there that the error passed.
+    """
+    try:
+        line = line_in(error, file)
+        return f"{type(error).__name__}: {error}"[:MAX_ERROR] + (f" (line {line})" if line else "")
+    except BaseException:
+        return type(error).__name__
+
+
+def file_of(harness: type) -> str | None:
+    """Returns the file that a class is defined in, as its tracebacks name it."""
+    return getattr(sys.modules.get(harness.__module__), "__file__", None)
+
+
+def line_in(error: BaseException, file: str | None) -> int | None:
+    """Returns the last line of a file that an error passed on its way, or None."""
+    line, trace = None, error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == file:
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    return line
 
 
 ROLES = ("system", "user", "assistant", "tool")
@@ -175,6 +205,7 @@ MAX_MESSAGES = 4096
 MAX_PROMPT_CHARS = 4_000_000
 MAX_CALLS = 64
 MAX_DEPTH = 64
+MAX_ERROR = 3900
 
 
 def checked_text(hook: str, value: Any) -> str:

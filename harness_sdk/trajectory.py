@@ -194,27 +194,34 @@ def _common(a: Sequence[Any], b: Sequence[Any]) -> int:
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
-def write_jsonl(path: Path, trajectories: Iterable[Trajectory]) -> None:
+def write_jsonl(path: str | Path, trajectories: Iterable[Trajectory]) -> None:
     """Appends trajectories to a file, one JSON line each."""
     # A server may send a lone surrogate, which UTF-8 cannot hold; it becomes its JSON escape.
-    with path.open("a", encoding="utf-8", errors="backslashreplace") as file:
+    with Path(path).open("a", encoding="utf-8", errors="backslashreplace") as file:
         for trajectory in trajectories:
             file.write(json.dumps(trajectory.to_json(), ensure_ascii=False) + "\n")
 
 
-def read_jsonl(path: Path) -> Iterator[Trajectory]:
+def read_jsonl(path: str | Path) -> Iterator[Trajectory]:
     """Reads trajectories; a torn last line (the writer was killed) is left out.
+
+    Args:
+        path: A file of trajectories, or of records that hold one each as ``trajectory``, as a harness archive's do.
+
+    Yields:
+        The trajectories in order.
 
     Raises:
         ValueError: Any other line is not a trajectory; the message names it.
     """
-    lines = path.read_bytes().split(b"\n")
+    lines = Path(path).read_bytes().split(b"\n")
     for number, line in enumerate(lines, 1):
         if not line:
             continue
         try:
-            yield Trajectory.from_json(json.loads(line))
-        except (ValueError, KeyError, TypeError) as error:  # UnicodeDecodeError is a ValueError
+            record = json.loads(line)
+            yield Trajectory.from_json(record.get("trajectory", record))
+        except (ValueError, LookupError, TypeError, AttributeError) as error:  # UnicodeDecodeError is a ValueError
             if number == len(lines):
                 return
             raise ValueError(f"{path}:{number} is not a trajectory: {error}") from error

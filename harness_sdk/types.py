@@ -156,11 +156,12 @@ class Turn:
         if not native or self.calls != native[: len(self.calls)] or len(self.results) != len(native):
             answer = self.feedback if self.failure else "\n".join(self.results)
             return [said, {"role": "user", "content": answer or "Continue."}]
+        ids = [call.id or f"call_{number}" for number, call in enumerate(native)]
         if self.completion.structured:
-            said["tool_calls"] = [_function_call(call) for call in native]
+            said["tool_calls"] = [_function_call(call, name) for call, name in zip(native, ids, strict=True)]
         answers: list[Message] = [
-            {"role": "tool", "content": text, "tool_call_id": call.id}
-            for call, text in zip(native, self.results, strict=True)
+            {"role": "tool", "content": text, "tool_call_id": name}
+            for text, name in zip(self.results, ids, strict=True)
         ]
         more: list[Message] = [{"role": "user", "content": self.feedback}] if self.feedback else []
         return [said, *answers, *more]
@@ -241,6 +242,6 @@ class Episode:
         )
 
 
-def _function_call(call: ToolCall) -> dict[str, Any]:
+def _function_call(call: ToolCall, name: str) -> dict[str, Any]:
     function = {"name": call.name, "arguments": json.dumps(dict(call.arguments))}
-    return {"id": call.id, "type": "function", "function": function}
+    return {"id": name, "type": "function", "function": function}

@@ -318,6 +318,25 @@ def test_sources_that_do_not_load(pool: CagePool, source: str, why: str) -> None
 
 
 @confined
+@pytest.mark.parametrize(
+    ("hook", "body", "why"),
+    [
+        ("pack", "x = 1\nreturn episode.turns[9]", r"^pack: IndexError: .* \(line 7\)$"),
+        ("act", "return 1 / 0", r"^act: ZeroDivisionError: .* \(line 6\)$"),
+        ("stop", "raise ValueError('x' * 9999)", r"^stop: ValueError: x+ \(line 6\)$"),
+    ],
+)
+def test_an_error_in_a_hook_names_its_line(pool: CagePool, hook: str, body: str, why: str) -> None:
+    calls: dict[str, Callable[[HarnessSession], Coroutine[Any, Any, Any]]] = {
+        "pack": lambda session: session.pack(EPISODE),
+        "act": lambda session: session.act(CALL, (MOVE,), Steps()),
+        "stop": lambda session: session.stop(EPISODE),
+    }
+    with pytest.raises(HarnessError, match=why):
+        with_session(pool, harness(**{hook: body}), calls[hook])
+
+
+@confined
 def test_a_class_can_be_chosen(pool: CagePool) -> None:
     source = PLAIN + "class Second(Harness):\n    max_turns = 5\n"
 
@@ -705,7 +724,7 @@ def test_without_confinement_it_is_refused_or_runs_on_request(monkeypatch: pytes
     async def refused() -> None:
         await CagePool().open(PLAIN)
 
-    with pytest.raises(ConfinementError, match=r"no Landlock.*--allow-uncaged"):
+    with pytest.raises(ConfinementError, match=r"no Landlock.*--allow-uncaged.*--search\.allow-uncaged"):
         asyncio.run(refused())
 
     async def uncaged() -> None:

@@ -260,7 +260,7 @@ def test_loading(tmp_path: Path) -> None:
     assert load(good).name == load(f"{good}:Mine").name == load(good, trusted=False).name == "Mine"
     assert load(good).id == load(good, trusted=False).id
     cases = {
-        "no file": (tmp_path / "mien.py", "Did you mean mine.py"),
+        "no file": (tmp_path / "mien.py", r"Did you mean .*mine\.py"),
         "no class": (f"{good}:Mien", "Did you mean 'Mine'"),
         "no module": ("no_such_module:X", "cannot import"),
         "nonsense": ("hello", "neither a .py file nor module:Class"),
@@ -343,3 +343,21 @@ def test_a_native_call_that_cannot_be_read_says_why() -> None:
     assert Completion.from_json(json.loads(json.dumps(broken.to_json()))) == broken
     whole = replace(broken, tool_calls=(TWO[1],))
     assert Harness().parse(whole, episode) == [TWO[1]]
+
+
+class Misspelt(Harness):
+    """Names an argument that the tool does not have, then gives it a number, then gets it right."""
+
+    max_failures = 9
+
+    def parse(self, completion: Completion, episode: Episode) -> list[ToolCall] | ParseFailure:
+        odd: list[dict[str, Any]] = [{"answer": "2"}, {"text": 2}, {}]
+        arguments = odd[len(episode.turns)] if len(episode.turns) < len(odd) else {"text": "2"}
+        return [ToolCall("answer", arguments)]
+
+
+def test_a_call_that_fits_no_tool_is_illegal_and_commits_nothing() -> None:
+    trajectory, _ = play(Misspelt, ["<answer>2</answer>", "hm", "hm", "hm"])
+    assert [turn.failure.kind for turn in trajectory.turns[:3] if turn.failure] == ["illegal"] * 3
+    assert trajectory.score.failure != "env_error"
+    assert trajectory.reward == 1.0  # what was said still counts: nothing was committed in between

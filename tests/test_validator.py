@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from harness_sdk.harness import Harness
 from harness_sdk.validator import RULES, Report, validate
 from harness_sdk.validator.allowed import MODULES
 from harness_sdk.validator.bounds import judge_pattern
@@ -617,3 +618,14 @@ def test_time_stays_in_proportion(source: str) -> None:
     str(report)
     assert time.process_time() - start < 3
     assert not report.ok
+
+
+def test_the_hints_on_limits_and_modules_are_right() -> None:
+    fix = validate(f"{TOP}\n{MINE}    max_tokens_per_turn = 0\n", "chess").problems[0].fix
+    assert f"max_tokens_per_turn = {Harness.max_tokens_per_turn}" in fix
+    fix = validate(f"import os\n{TOP}\n{MINE}", "chess").problems[0].fix
+    documented = (
+        (ROOT / "docs" / "validator.md").read_text("utf-8").split("## What may be used")[1].split("* **Random")[0]
+    )
+    modules = fix.removeprefix("use one of: ").split(", ")
+    assert "whale_env" in modules and all(f"`{name}`" in documented for name in modules)

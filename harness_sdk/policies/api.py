@@ -106,7 +106,10 @@ class ApiClient:
             ) from error
         key = api_key or os.environ.get(config.key_variable)
         if not key and config.base_url is None:
-            raise PolicyError(f"no API key: set {config.key_variable} in the environment, or give base_url")
+            raise PolicyError(
+                f"no API key: set {config.key_variable} in the environment, or give base_url "
+                "(on the command line --backend.url, for a proposer --search.proposer.url)"
+            )
         self.config = config
         self.where = config.package if config.base_url is None else urlsplit(config.base_url).hostname or "the server"
 

@@ -13,7 +13,7 @@ import random
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from types import ModuleType, TracebackType
+from types import ModuleType
 from typing import Any, cast
 
 from harness_sdk.harness import Harness, Tools
@@ -26,6 +26,7 @@ from harness_sdk.session import (
     checked_optional_text,
     checked_text,
     checked_tools,
+    described,
 )
 from harness_sdk.types import Completion, Episode, ParseFailure, StepResult, Turn
 from whale_env.types import Observation, Task, ToolCall, ToolSpec
@@ -50,7 +51,7 @@ def main(wire: int, job: Mapping[str, Any]) -> None:
         _send(wire, {"id": 0, "hook": error.hook, "error": _why(error)})
         return
     except BaseException as error:
-        _send(wire, {"id": 0, "hook": "load", "error": described(error)})
+        _send(wire, {"id": 0, "hook": "load", "error": described(error, FILE)})
         return
     _send(wire, {"id": 0, "value": limits})
     served = _Hooks(wire, harness)
@@ -62,7 +63,7 @@ def main(wire: int, job: Mapping[str, Any]) -> None:
         except HarnessError as error:
             frame = _encode({**answer, "error": _why(error)})
         except BaseException as error:
-            frame = _encode({**answer, "error": described(error)[:4000]})
+            frame = _encode({**answer, "error": described(error, FILE)})
         _send_text(wire, frame)
 
 
@@ -85,7 +86,7 @@ def harness_class(source: str, name: str | None = None) -> type[Harness]:
     try:
         exec(compile(source, FILE, "exec"), module.__dict__)
     except BaseException as error:
-        raise HarnessError("load", described(error) + _line(error.__traceback__)) from error
+        raise HarnessError("load", described(error, FILE)) from error
     found = {
         value.__name__: value
         for value in vars(module).values()
@@ -99,14 +100,6 @@ def harness_class(source: str, name: str | None = None) -> type[Harness]:
     if len(found) != 1:
         raise HarnessError("load", f"the source must define exactly one Harness subclass; it defines {names}")
     return next(iter(found.values()))
-
-
-def described(error: BaseException) -> str:
-    """Returns an error as ``Type: text``, whatever its own ``__str__`` does."""
-    try:
-        return f"{type(error).__name__}: {error}"
-    except BaseException:
-        return type(error).__name__
 
 
 class _Hooks:
@@ -205,15 +198,6 @@ def _specs(data: list[dict[str, Any]]) -> tuple[ToolSpec, ...]:
 
 def _why(error: HarnessError) -> str:
     return str(error).removeprefix(f"{error.hook}: ")
-
-
-def _line(traceback: TracebackType | None) -> str:
-    line = 0
-    while traceback is not None:
-        if traceback.tb_frame.f_code.co_filename == FILE:
-            line = traceback.tb_lineno
-        traceback = traceback.tb_next
-    return f" (line {line})" if line else ""
 
 
 def _receive(wire: int) -> dict[str, Any]:

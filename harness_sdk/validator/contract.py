@@ -247,7 +247,8 @@ def _near_attribute(name: str, known: str) -> bool:
 def _limit(tree: Tree, known: Mapping[str, ast.expr], name: str, node: ast.expr) -> Iterator[Problem]:
     value = literal(known, node)
     texts = name == "stop_strings"
-    fix = 'write a tuple of texts, `("</move>",)`' if texts else f"write a whole number, `{name} = 8`"
+    usual = getattr(Harness, name)
+    fix = 'write a tuple of texts, `("</move>",)`' if texts else f"write a whole number, `{name} = {usual}`"
     unknown = value is None or (isinstance(value, tuple) and None in value)
     if unknown and not (isinstance(node, ast.Constant) and node.value is None):
         message = f"`{name}` must be written out, not computed: {shortened(ast.unparse(node))}"

@@ -41,7 +41,7 @@ class ConfinementError(RuntimeError):
     def __init__(self, why: str) -> None:
         super().__init__(
             f"untrusted code is refused: {why}. Use a Linux kernel with Landlock (5.13 or newer) and seccomp, "
-            "or accept the risk with --allow-uncaged (allow_uncaged=True)"
+            "or accept the risk with --allow-uncaged (optimisers: --search.allow-uncaged; in Python allow_uncaged=True)"
         )
 
 
