@@ -32,6 +32,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Protocol
 
+from benchmarks import command
 from harness_sdk import models
 from harness_sdk.policies import Generation, Request, Sampling, TransformersPolicy
 from harness_sdk.types import Completion, Message
@@ -441,7 +442,7 @@ def measure(options: argparse.Namespace, policy: TransformersPolicy, vllm: VLLM 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Reads the command line."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser = command.parser("generation", (__doc__ or "").split("\n")[0])
     parser.add_argument("--model", default="smollm2-135m", help="a model name, hub name or directory")
     parser.add_argument(
         "--dtype", default="auto", help="of all contestants (default: what TransformersPolicy picks here)"
@@ -510,4 +511,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    command.finish(main)

@@ -10,7 +10,6 @@ with status 1 when a figure misses its bound. The speed of models is `benchmarks
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import json
@@ -29,6 +28,7 @@ from typing import Any, ClassVar
 
 import gymnasium as gym
 
+from benchmarks import command
 from harness_sdk import Completion, Harness, Job, RolloutConfig, ScriptedPolicy, load, rollout
 from harness_sdk.policies import Generation, OpenAIPolicy, Policy, Request
 from harness_sdk.trajectory import Trajectory
@@ -399,7 +399,7 @@ def measure(table: Table, episodes: int, rounds: int) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the benchmark; returns the exit status."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser = command.parser("overhead", (__doc__ or "").split("\n")[0])
     parser.add_argument("--episodes", type=int, default=64, help="episodes in a round (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=5, help="rounds; medians are shown (default: %(default)s)")
     parser.add_argument("--peers", action="store_true", help=f"also time {', '.join(PEERS)} where installed")
@@ -425,4 +425,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    command.finish(main)

@@ -10,7 +10,6 @@ tests' business.
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import re
@@ -23,6 +22,7 @@ from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+from benchmarks import command
 from whale_env.retrieval import MAX_K, Passage, Retriever, RetrieverError, lucene, read_corpus
 from whale_env.retrieval.bm25 import BM25Retriever
 from whale_env.rows import DatasetError, read_rows
@@ -256,7 +256,7 @@ def show(figures: Sequence[Figures], pairs: Sequence[Agreement], k: int) -> None
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the benchmark; returns the exit status."""
-    parser = argparse.ArgumentParser(description="BM25 by Lucene and by bm25s on one corpus.")
+    parser = command.parser("retrieval", "BM25 by Lucene and by bm25s on one corpus.")
     parser.add_argument("--corpus", type=Path, default=EMBEDDED, metavar="FILE", help="default: the embedded one")
     parser.add_argument("--queries", type=int, default=500, metavar="N", help="how many (default: %(default)s)")
     parser.add_argument("--query-file", metavar="FILE", help="ask these (.txt lines, or rows with a question)")
@@ -288,4 +288,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    command.finish(main)

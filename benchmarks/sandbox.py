@@ -7,7 +7,6 @@ misses its bound. Whether the cage holds is not measured here: the tests do that
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import statistics
 import subprocess
@@ -18,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TypeVar
 
+from benchmarks import command
 from harness_sdk.sandbox import CageLimits, CagePool, confinement, run_python
 from harness_sdk.sandbox.worker import harness_class
 from harness_sdk.session import HarnessError, HarnessSession, LocalSession
@@ -200,7 +200,7 @@ def python(table: Table) -> None:
 
 def main() -> int:
     """Runs the benchmark; returns the exit status."""
-    parser = argparse.ArgumentParser(description="What the cage costs.")
+    parser = command.parser("sandbox", "What the cage costs.")
     parser.add_argument("--episodes", type=int, default=200, help="episodes at once (default: %(default)s)")
     episodes = parser.parse_args().episodes
     if not confinement().available:
@@ -214,4 +214,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    command.finish(main)

@@ -9,12 +9,10 @@ bound. Real proposers have gaps of their own: the setting is printed with the fi
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import math
 import random
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -26,6 +24,7 @@ import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks import command
 from harness_sdk.harness import Harness
 from harness_sdk.loader import LoadedHarness
 from harness_sdk.policies.base import Generation, Request
@@ -422,7 +421,7 @@ async def cross_check(seed: int) -> list[str]:
 
 def main() -> int:
     """Runs the benchmark; returns the exit status."""
-    parser = argparse.ArgumentParser(description="What a selection rule accepts.")
+    parser = command.parser("selection", "What a selection rule accepts.")
     parser.add_argument("--repetitions", type=int, default=200, help="phases a rule and setting (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="their seed (default: %(default)s)")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
@@ -463,4 +462,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    command.finish(main)

@@ -7,14 +7,13 @@ raises or takes more than four times its share. Does not check what the calls sa
 
 from __future__ import annotations
 
-import argparse
 import random
-import sys
 import time
 import traceback
 from collections.abc import Iterator
 from typing import get_args
 
+from benchmarks import command
 from harness_sdk.toolcalls import Protocol, parse, render
 from whale_env.types import ToolCall, ToolSpec
 
@@ -109,7 +108,7 @@ def total(count: int, seed: int) -> bool:
 
 def main() -> int:
     """Runs all parts. Returns the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
+    parser = command.parser("toolcalls", (__doc__ or "").partition("\n")[0])
     parser.add_argument("--inputs", type=int, default=20_000, help="how many random texts (default: 20,000)")
     parser.add_argument("--seed", type=int, default=0, help="their seed (default: 0)")
     options = parser.parse_args()
@@ -119,4 +118,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    command.finish(main)

@@ -10,7 +10,6 @@ the tests' business.
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import sys
@@ -23,6 +22,7 @@ from pathlib import Path
 
 import chess
 
+from benchmarks import command
 from whale_env.chess_puzzles import Puzzle, load_puzzles
 from whale_env.math_problems import generated_problems
 from whale_env.searchqa_questions import Question, load_questions
@@ -342,7 +342,7 @@ def _cpu_seconds() -> float:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the benchmark; returns the exit status."""
-    parser = argparse.ArgumentParser(description="How many verdicts a second one core gives.")
+    parser = command.parser("verifiers", "How many verdicts a second one core gives.")
     parser.add_argument("--cases", type=int, default=1000, help="verdicts in a round (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=3, help="rounds, the best counts (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="what the cases are drawn from (default: %(default)s)")
@@ -376,4 +376,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    command.finish(main)

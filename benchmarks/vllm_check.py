@@ -30,6 +30,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+from benchmarks import command
 from harness_sdk import models
 from harness_sdk.policies import (
     GREEDY,
@@ -403,7 +404,7 @@ def check_server(checks: Checks, url: str, options: argparse.Namespace, referenc
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the checks; returns 1 when one failed."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser = command.parser("vllm_check", (__doc__ or "").split("\n")[0])
     parser.add_argument("--model", default="smollm2-135m", help="a model name, hub name or directory")
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "float16"])
     parser.add_argument(
@@ -448,4 +449,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    command.finish(main)

@@ -7,9 +7,11 @@ import io
 import json
 import os
 import re
+import signal
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeVar, get_args
@@ -17,8 +19,11 @@ from typing import Annotated, Any, NoReturn, TypeVar, get_args
 import tyro
 
 from optimizers.config import Method, Preset, RunConfig, checked, preset
+from optimizers.display import outliving_readers
 
 T = TypeVar("T")
+Plan = list[tuple[str, int]]
+"""Rollouts by unit of work: what it is called, and how many."""
 
 EXAMPLES = """examples:
   python -m {module} --env chess                                  the laptop preset: minutes on two cores
@@ -28,6 +33,22 @@ EXAMPLES = """examples:
   python -m {module} --env chess --harness my_harness.py:Mine     begin from a harness of your own
   python -m {module} --env my_package:MyEnv-v0 --dry-run          what would run, and how many rollouts
 """
+
+
+CONTROL_EXAMPLES = """examples:
+  python -m {module} --env chess                    as often as the laptop preset would score candidates
+  python -m {module} --env chess --preset smoke     everything once
+  python -m {module} --env chess --dry-run          what would be played, and how many rollouts
+"""
+
+
+@dataclass(frozen=True)
+class _ControlFlags:
+    config: Annotated[RunConfig, tyro.conf.arg(name="")] = field(default_factory=RunConfig)
+    preset: Preset = "laptop"
+    """Where the other flags take their defaults from."""
+    dry_run: bool = False
+    """Print the resolved plan and the rollout budget, and stop."""
 
 
 @dataclass(frozen=True)
@@ -50,36 +71,56 @@ def fail(message: str) -> NoReturn:
 
 
 @contextlib.contextmanager
-def one_line_errors() -> Iterator[None]:
-    """Turns the errors a user can cause into one line and exit code 2."""
+def one_line_errors(stopped: Callable[[], str] = lambda: "stopped") -> Iterator[None]:
+    """Turns the errors a user can cause into one line and exit code 2, and a closed pipe into silence.
+
+    Args:
+        stopped: Gives the line that is printed after Ctrl-C (exit code 130).
+    """
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a command's imports are over
+    with outliving_readers(), _ctrl_c_in_destructors():
+        try:
+            yield
+        except KeyboardInterrupt:
+            print(stopped(), file=sys.stderr)
+            raise SystemExit(130) from None
+        except Exception as error:
+            if os.environ.get("WHALE_TRACEBACK") or not isinstance(error, _users()):
+                raise
+            fail(str(error))
+
+
+@contextlib.contextmanager
+def _ctrl_c_in_destructors() -> Iterator[None]:
+    """Interrupts once more where Ctrl-C fell into a ``__del__``, which would swallow it (imports call many)."""
+    usual = sys.unraisablehook
+
+    def hook(lost: sys.UnraisableHookArgs) -> None:
+        if lost.exc_type is KeyboardInterrupt:
+            threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGINT)).start()  # a little later, outside of it
+        else:
+            usual(lost)
+
+    sys.unraisablehook = hook
+    try:
+        yield
+    finally:
+        sys.unraisablehook = usual
+
+
+def _users() -> tuple[type[Exception], ...]:
+    """Returns the errors that a user can cause."""
     from harness_sdk.loader import HarnessLoadError
     from harness_sdk.models import ModelNotFoundError
     from harness_sdk.policies import PolicyError
     from optimizers.rundir import RunDirError
     from whale_env.core import UnknownTaskError
     from whale_env.registry import UnknownEnvError
+    from whale_env.retrieval.base import RetrieverError
 
-    known = (
-        *(
-            HarnessLoadError,
-            ModelNotFoundError,
-            PolicyError,
-            RunDirError,
-            UnknownEnvError,
-            UnknownTaskError,
-            ValueError,
-        ),
-        ImportError,
-    )
-    try:
-        yield
-    except known as error:
-        if os.environ.get("WHALE_TRACEBACK"):
-            raise
-        fail(str(error))
-    except KeyboardInterrupt:
-        print("stopped; what is finished is kept. Give the same command with --resume to go on.", file=sys.stderr)
-        raise SystemExit(130) from None
+    own = HarnessLoadError, ModelNotFoundError, PolicyError, RunDirError, UnknownEnvError, UnknownTaskError
+    return *own, RetrieverError, ValueError, ImportError
 
 
 def run_command(module: str, method: Method | None = None) -> None:
@@ -89,36 +130,71 @@ def run_command(module: str, method: Method | None = None) -> None:
         module: The module's name, for the help text.
         method: A fixed method, or None to let ``--method`` decide.
     """
-    from optimizers import whale
+    out: Path | None = None
 
-    flags = _parse(module, sys.argv[1:], method)
-    with one_line_errors():
+    def stopped() -> str:
+        if out is None or not (out / "config.json").is_file():
+            return "stopped; nothing was finished"
+        return f"stopped; what is finished is kept. Give the same command with --out {out} --resume to go on."
+
+    with one_line_errors(stopped):
+        flags = _parse(_Flags, module, EXAMPLES, method)
         config = checked(flags.config)
-        from whale_env.registry import handle
+        from optimizers import whale
+        from whale_env.registry import arguments_from, handle
 
-        env = handle(config.env, _env_args(config.env_args))
-        rows = whale.planned(config, len(env.tasks("train")[: config.train_tasks or None]))
-        out = flags.out or _default_out(config)
-        if flags.dry_run:
-            print(json.dumps(asdict(config), indent=2))
-            for name, count in rows:
-                print(f"{count:>9,} rollouts  {name}")
-            print(f"{sum(count for _, count in rows):>9,} rollouts in all; run directory {out}")
-            return
+        env = handle(config.env, arguments_from(config.env_args))
+        whale.require_tasks(config, env)
         if flags.resume and flags.out is None:
             fail("--resume needs --out: the directory of the run to go on with")
+        out = flags.out or _default_out(config)
+        if flags.dry_run:
+            print_plan(config, whale.planned(config, env), f"run directory {out}")
+            return
         result = whale.start(config, env, out, resume=flags.resume)
         from optimizers.display import print_result
 
         print_result(result, str(out), _follow_up(out, result))
 
 
-def read_config(module: str) -> RunConfig:
-    """Reads a run's configuration off the command line, for commands that do something else with it."""
-    return _parse(module, sys.argv[1:], None).config
+def read_config(module: str, planned: Callable[[RunConfig], Plan]) -> RunConfig:
+    """Reads off the command line what a control is to do; such a command trains nothing and keeps no run directory.
+
+    Args:
+        module: The module's name, for the help text.
+        planned: Gives the rollouts that it would take; with ``--dry-run`` they are printed, and the process ends.
+    """
+    for argument in sys.argv[1:]:
+        if (flag := argument.partition("=")[0]) in ("--out", "--resume"):
+            fail(f"python -m {module} only prints its result and keeps no run directory; leave {flag} out")
+    flags = _parse(_ControlFlags, module, CONTROL_EXAMPLES, "harness-only")
+    config = checked(flags.config)
+    if flags.dry_run:
+        print_plan(config, planned(config), "nothing is written")
+        raise SystemExit(0)
+    return config
 
 
-def _parse(module: str, arguments: list[str], method: Method | None) -> _Flags:
+def print_plan(config: RunConfig, rows: Plan, end: str) -> None:
+    """Prints a configuration and the rollouts it will take.
+
+    Args:
+        config: It.
+        rows: From `optimizers.whale.planned` or alike; a row that may take fewer says "at most".
+        end: Added to the last line.
+    """
+    print(json.dumps(asdict(config), indent=2))
+    for name, count in rows:
+        print(f"{count:>9,} rollouts  {name}")
+    most = " at most" if any("at most" in name for name, _ in rows) else ""
+    print(f"{sum(count for _, count in rows):>9,} rollouts in all{most}; {end}")
+
+
+F = TypeVar("F", _Flags, _ControlFlags)
+
+
+def _parse(kind: type[F], module: str, examples: str, method: Method | None) -> F:
+    arguments = sys.argv[1:]
     chosen = _peek(arguments, "--preset", "laptop")
     if chosen not in get_args(Preset):
         fail(f"--preset {chosen!r} is not known; choose from {', '.join(get_args(Preset))}")
@@ -126,8 +202,11 @@ def _parse(module: str, arguments: list[str], method: Method | None) -> _Flags:
     if method:
         default = replace(default, method=method)
     # The preset decides the defaults, so it is read before the flags are.
-    flags = _Flags(config=default, preset=chosen)  # type: ignore[arg-type]
-    return parse(_Flags, module, EXAMPLES.format(module=module), flags, arguments)
+    defaults = kind(config=default, preset=chosen)  # type: ignore[arg-type]
+    flags = parse(kind, module, examples.format(module=module), defaults, arguments)
+    if method and flags.config.method != method:
+        fail(f"python -m {module} takes no --method {flags.config.method}; for that use python -m optimizers.whale")
+    return flags
 
 
 def parse(
@@ -146,7 +225,7 @@ def parse(
     text = f"{about}\n\n{examples}"
     captured = io.StringIO()
     try:
-        with contextlib.redirect_stderr(captured):
+        with outliving_readers(), contextlib.redirect_stderr(captured):
             options: dict[str, Any] = {} if default is None else {"default": default}
             parsed: T = tyro.cli(flags, prog=f"python -m {module}", description=text, args=arguments, **options)
             return parsed
@@ -165,22 +244,38 @@ def _peek(arguments: list[str], flag: str, default: str) -> str:
     return default
 
 
+_SENTENCES: tuple[tuple[str, Callable[[str, str], str]], ...] = (
+    (r"Error parsing (\S+): invalid literal for int\(\) .*: ('.*')", "{} is {}; give a whole number".format),
+    (r"Error parsing (\S+): could not convert string to float: (.*)", "{} is {}; give a number".format),
+    (r"Error parsing (\S+): (.*)", "cannot read {}: {}".format),
+    (
+        r"[Ii]nvalid choice (.* for argument '\S+)'\. Expected one of \((.*)\)",
+        lambda given, known: "{1} {0} is not known; choose from {2}".format(
+            *given.split(" for argument '"), known.replace("'", "").removesuffix(",")
+        ),
+    ),
+    (r"Missing value for argument '(\S+)'()\..*", "{} needs a value{}".format),
+    (r"Unrecognized (options): (.*)", lambda _, unknown: f"unknown option {unknown.replace(',', '')}"),
+)
+"""What tyro says, in two groups, and the sentence that is made of it."""
+
+
 def _condensed(text: str) -> str:
-    """Returns a boxed error message as one line."""
-    lines = [re.sub(r"[│╭╮╰╯─]+", " ", line).strip() for line in text.splitlines()]
-    words = " ".join(line for line in lines if line and not line.startswith("For full helptext"))
-    words = words.replace("Parsing error", "").replace("Unrecognized options ", "")
-    return re.sub(r"\s+", " ", words).strip()
-
-
-def _env_args(text: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"--env-args must be a JSON object, not {text!r}: {error}") from None
-    if not isinstance(value, dict):
-        raise ValueError(f"--env-args must be a JSON object, not {text!r}")
-    return value
+    """Returns a boxed error message as one sentence: what follows the title, and the likeliest of similar flags."""
+    parts: list[list[str]] = [[]]  # the title, where the box is drawn in ASCII; then what rules part
+    for line in text.splitlines():
+        inner = line.strip("│ ")
+        if inner.startswith(("╭", "╰")) or (inner and not inner.strip("─-")):
+            parts.append([])
+        elif inner:
+            parts[-1].append(inner)
+    said = re.sub(r"\s+", " ", " ".join(parts[1] if len(parts) > 1 else parts[0])).removesuffix(".")
+    for pattern, sentence in _SENTENCES:
+        if match := re.fullmatch(pattern, said):
+            said = sentence(*match.groups())
+            break
+    near = next((part[1].split()[0] for part in parts if len(part) > 1 and part[0].startswith("Perhaps")), "")
+    return said + (f". Did you mean {near}?" if near else "")
 
 
 def _default_out(config: RunConfig) -> Path:
@@ -189,7 +284,9 @@ def _default_out(config: RunConfig) -> Path:
 
 
 def _follow_up(out: Path, result: dict[str, Any]) -> list[str]:
+    harnesses = out / "harnesses"
+    index = f" (and {harnesses}/index.md)" if (harnesses / "index.md").is_file() else ""  # written by the first search
     return [
-        f"look at it:   less {out}/harnesses/{result['harness']}/harness.py (and {out}/harnesses/index.md)",
+        f"look at it:   less {harnesses}/{result['harness']}/harness.py{index}",
         f"measure more: python -m optimizers.evaluate --run {out} --tasks 128",
     ]

@@ -12,11 +12,15 @@ import ast
 import asyncio
 import json
 import random
+import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from harness_sdk.loader import harness_id
+if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C is no traceback while the rest is imported
+
+from harness_sdk.loader import LoadedHarness, harness_id, load
 from harness_sdk.randomness import derive_seed
 from harness_sdk.trajectory import Trajectory
 from optimizers.config import RunConfig, baseline
@@ -25,6 +29,7 @@ from optimizers.proposer import Brief, Proposal, Proposed, Proposer, first_new
 from optimizers.recipes import Facts, Recipe
 from optimizers.selection import OutcomeTable, Scorer
 from optimizers.templates import render
+from whale_env.core import EnvHandle
 from whale_env.types import Task
 
 PROMPTS = ("system", "instructions")
@@ -332,23 +337,50 @@ def main() -> None:
     """``python -m optimizers.controls``: best-of-N without a proposer, as often as a search would score candidates."""
     from optimizers.cli import one_line_errors, read_config
 
-    config = read_config("optimizers.controls")
     with one_line_errors():
+        config = read_config("optimizers.controls", planned)
         print(json.dumps(asyncio.run(_best_of(config)).to_json(), indent=2))
 
 
+def planned(config: RunConfig) -> list[tuple[str, int]]:
+    """Returns the rollouts that best-of-N will take, without doing anything.
+
+    Raises:
+        ValueError: The environment has no search task.
+    """
+    env, tasks = _searched(config)
+    harness, count = _harness(config, env), _scorings(config)
+    name = f"best of {count}: {harness.name} on {len(tasks)} search tasks, {config.search.samples} times each"
+    return [(name, count * len(tasks) * config.search.samples)]
+
+
+def _scorings(config: RunConfig) -> int:
+    """Returns how many harnesses a search of the same budget scores."""
+    return 1 + (config.search.iterations - 1) * config.search.candidates
+
+
+def _searched(config: RunConfig) -> tuple[EnvHandle, Sequence[Task]]:
+    from whale_env.registry import arguments_from, handle
+
+    env = handle(config.env, arguments_from(config.env_args)).sealed()
+    tasks = env.tasks("search")[: config.search.examples or None]
+    if not tasks:
+        raise ValueError(f"{config.env} has no task in its search split, which best-of-N is played on")
+    return env, tasks
+
+
+def _harness(config: RunConfig, env: EnvHandle) -> LoadedHarness:
+    domain = env.prototype.domain.spec.name
+    return load(config.harness or baseline(domain), env=domain)
+
+
 async def _best_of(config: RunConfig) -> BestOf:
-    from harness_sdk.loader import load
     from optimizers.backend import opened, resolved
     from optimizers.evaluate import rollouts
     from optimizers.meta_harness import score
-    from whale_env.registry import handle
 
-    env = handle(config.env, json.loads(config.env_args)).sealed()
-    domain = env.prototype.domain.spec.name
-    harness = load(config.harness or baseline(domain), env=domain)
-    count = 1 + (config.search.iterations - 1) * config.search.candidates
-    tasks = env.tasks("search")[: config.search.examples or None]
+    env, tasks = _searched(config)
+    harness = _harness(config, env)
     with opened(config.backend, resolved(config.backend, config.model)) as policy:
 
         async def play(
@@ -357,7 +389,7 @@ async def _best_of(config: RunConfig) -> BestOf:
             how = rollouts(config.agent, config.seed, label)
             return (await score([harness], env, policy, (tasks, samples), how))[0]
 
-        return await best_of(harness.id, tasks, config.search.samples, count, play)
+        return await best_of(harness.id, tasks, config.search.samples, _scorings(config), play)
 
 
 if __name__ == "__main__":

@@ -1,17 +1,69 @@
-"""Live progress on a terminal, one plain line per event elsewhere, and the closing table."""
+"""Live progress on a terminal, one plain line per event elsewhere, and the closing table.
+
+Whoever reads it may leave (``| head``): that loses lines, never a run.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TextIO, cast
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
 from harness_sdk.trajectory import Trajectory
+
+
+class _Stream:
+    """A text stream that drops what is written once nobody reads it any more, or ends the process then."""
+
+    def __init__(self, stream: TextIO, status: int | None) -> None:
+        self._stream, self._status = stream, status
+
+    def write(self, text: str) -> int:
+        try:
+            return self._stream.write(text)
+        except BrokenPipeError:
+            self._drop()
+            return len(text)
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except BrokenPipeError:
+            self._drop()
+
+    def _drop(self) -> None:
+        # What the stream still holds goes the same way; else the interpreter would complain at its end.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self._stream.fileno())
+        os.close(nowhere)
+        if self._status is not None:
+            raise SystemExit(self._status)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextlib.contextmanager
+def outliving_readers(status: int | None = None) -> Iterator[None]:
+    """Lets what runs within go on without output when the reader of standard output or error is gone.
+
+    Args:
+        status: End the process with it instead, as quietly.
+    """
+    out, err = cast(TextIO, _Stream(sys.stdout, status)), cast(TextIO, _Stream(sys.stderr, status))
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            yield
+        finally:
+            out.flush()
+            err.flush()
 
 
 class Display:
@@ -41,14 +93,16 @@ class Display:
             console=self._console,
             disable=not self._live,
         )
+        self._output = contextlib.ExitStack()
         self._task: TaskID = self._progress.add_task("run", total=total, phase="", rate="", reward="-")
 
     def __enter__(self) -> Display:
-        self._progress.start()
+        self._output.enter_context(outliving_readers())
+        self._output.enter_context(self._progress)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._progress.stop()
+        self._output.close()
 
     def unit(self, phase: str) -> None:
         """Begins a unit of work."""
@@ -107,7 +161,7 @@ def print_result(result: Mapping[str, Any], path: str, follow_up: Sequence[str])
         soft_wrap=True,
     )
     console.print(
-        f"mean@{k} over {tasks} test tasks; the whole run took {result['seconds']:.0f} s. Run directory: {path}",
+        f"mean@{k} over {tasks} test tasks; {result['seconds']:.0f} s of work. Run directory: {path}",
         markup=False,
         highlight=False,
         soft_wrap=True,

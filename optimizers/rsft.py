@@ -8,11 +8,15 @@ control.
 from __future__ import annotations
 
 import random
+import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C is no traceback while the rest is imported
 
 from harness_sdk.loader import LoadedHarness
 from harness_sdk.policies.base import Policy
@@ -21,9 +25,11 @@ from harness_sdk.rollout import RolloutConfig, jobs_for, rollout
 from harness_sdk.trajectory import Sample, Trajectory
 from optimizers.config import WeightsConfig
 from optimizers.ledger import AgentCost
-from optimizers.trainer import UpdateStats
 from whale_env.core import EnvHandle
 from whale_env.types import Task
+
+if TYPE_CHECKING:  # it loads torch, which a command's help and errors need not wait for
+    from optimizers.trainer import UpdateStats
 
 
 class WeightUpdate(Protocol):

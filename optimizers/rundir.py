@@ -38,6 +38,8 @@ class RunDir:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._done: dict[str, dict[str, Any]] = {}
+        self._new = False
+        self._folders: list[Path] = []
 
     @classmethod
     def open(cls, path: Path, config: Mapping[str, Any], *, resume: bool) -> RunDir:
@@ -58,22 +60,44 @@ class RunDir:
             if not resume:
                 if path.exists() and any(path.iterdir()):
                     raise RunDirError(f"{path} is not empty; give --resume to go on with it, or another --out")
-                path.mkdir(parents=True, exist_ok=True)
-                run.write_json("environment.json", _environment())
-                run.write_json("config.json", wanted)
-                (path / JOURNAL).touch()
+                run._new, run._folders = True, [folder for folder in (path, *path.parents) if not folder.exists()]
+                try:
+                    path.mkdir(parents=True, exist_ok=True)
+                    run.write_json("environment.json", _environment())
+                    run.write_json("config.json", wanted)
+                    (path / JOURNAL).touch()
+                except BaseException:
+                    run.discard()
+                    raise
                 return run
             if not (path / "config.json").is_file():
                 raise RunDirError(f"{path} holds no run (no config.json); leave --resume out to begin one")
             stored = json.loads((path / "config.json").read_text("utf-8"))
-            different = sorted(key for key in wanted | stored if wanted.get(key) != stored.get(key))
+            here, there = _leaves(wanted), _leaves(stored)
+            different = sorted(key for key in here | there if here.get(key) != there.get(key))
             if different:
-                key = different[0]
-                raise RunDirError(
-                    f"{path} is a run of another config: {key} is {stored.get(key)!r} there, {wanted.get(key)!r} here"
-                )
+                key, more = different[0], f" (and {len(different) - 1} more)" if len(different) > 1 else ""
+                what = f"{key} is {there.get(key)!r} there, {here.get(key)!r} here{more}"
+                raise RunDirError(f"{path} is a run of another config: {what}")
             run._replay()
         return run
+
+    def discard(self) -> None:
+        """Removes what `open` made and all that came into it; a folder that was there before stays.
+
+        For a run that failed before it finished anything, so that the next try finds no remains. A run that was opened
+        again stays as it is.
+        """
+        if not self._new:
+            return
+        for item in self.path.iterdir() if self.path.is_dir() else ():
+            if item.is_dir() and not item.is_symlink():
+                shutil.rmtree(item, ignore_errors=True)
+            else:
+                item.unlink(missing_ok=True)
+        for folder in self._folders:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
 
     def result(self, key: str) -> Any:
         """Returns what a finished unit gave.
@@ -195,6 +219,13 @@ class RunDir:
             elif path.stat().st_size > sizes.get(name, 0):
                 with path.open("r+b") as file:
                     file.truncate(sizes.get(name, 0))
+
+
+def _leaves(data: Any, name: str = "") -> dict[str, Any]:
+    """Returns what a nested object holds by dotted name."""
+    if not isinstance(data, dict) or (name and not data):
+        return {name: data}
+    return {key: leaf for part in data for key, leaf in _leaves(data[part], f"{name}.{part}".lstrip(".")).items()}
 
 
 def peak_mb() -> int:

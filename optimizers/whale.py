@@ -13,11 +13,15 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+import signal
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C is no traceback while the rest is imported
 
 from harness_sdk.loader import LoadedHarness, load
 from harness_sdk.policies.base import TrainablePolicy
@@ -29,7 +33,7 @@ from optimizers import backend, meta_harness, rsft
 from optimizers.archive import Archive, Entry, HarnessScore
 from optimizers.config import RunConfig, baseline
 from optimizers.display import Display
-from optimizers.evaluate import evaluate, paired, rollouts
+from optimizers.evaluate import evaluate, paired, rollouts, warning
 from optimizers.evaluation_cache import FILE, EvaluationCache
 from optimizers.ledger import AgentCost, Ledger
 from optimizers.meta_harness import MetaHarness, Place
@@ -40,9 +44,11 @@ from optimizers.report import ReportError, write_report
 from optimizers.rundir import METRICS, RunDir
 from optimizers.schedule import Phase, harness_over, phases, weights_over
 from optimizers.selection import PairedConfig
-from optimizers.trainer import Trainer
 from whale_env.core import EnvHandle
 from whale_env.types import Split, Task
+
+if TYPE_CHECKING:
+    from optimizers.trainer import Trainer
 
 SHOWN = 8
 """First observations of search tasks that a proposer is shown."""
@@ -87,9 +93,11 @@ class Run:
         cache = EvaluationCache(run.path / FILE) if config.search.reuse else None
         self._search = MetaHarness(config, self._env, self._archive, self._rollouts, cache)
         self._search.know(h0)
-        self._train = self._tasks("train", config.train_tasks)
-        self._test = self._tasks("test", config.evaluation.tasks)
-        self._sampler = rsft.PromptSampler(self._train, config.weights.prompts, config.seed)
+        require_tasks(config, env)
+        self._test = _tasks(env, "test", config.evaluation.tasks)
+        if "weights" in _kinds(config):
+            train = _tasks(env, "train", config.train_tasks)
+            self._sampler = rsft.PromptSampler(train, config.weights.prompts, config.seed)
         self.harness = h0
         self.version = 0
 
@@ -310,6 +318,8 @@ class Run:
             config,
             self.display.rollout,
         )
+        if trouble := warning(trajectories):
+            self.display.line(f"test {name}: warning: {trouble}")
         self._ledger.agent(f"test-{name}", AgentCost.of(trajectories, summary.seconds))
         self._keep(f"test-{name}", trajectories)
         return {**summary.to_json(), "harness": self.harness.id, "weights_version": self.version}
@@ -344,12 +354,6 @@ class Run:
                 result = await work()
             return self.run.finish(key, result, time.monotonic() - began)
 
-    def _tasks(self, split: Split, count: int) -> Sequence[Task]:
-        tasks = self._open_env.tasks(split)
-        if not tasks:
-            raise ValueError(f"{self.config.env} has no task in its {split} split")
-        return tasks[:count] if count else tasks
-
     def _rollouts(self, phase: str) -> RolloutConfig:
         return rollouts(self.config.agent, self.config.seed, phase)
 
@@ -358,36 +362,72 @@ class Run:
             self.run.append(f"trajectories/{name}.jsonl", trajectory.to_json())
 
 
-def planned(config: RunConfig, train_tasks: int) -> list[tuple[str, int]]:
-    """Returns the rollouts that a fixed schedule will take, by unit, without doing anything.
+def _kinds(config: RunConfig) -> set[str]:
+    return {phase.kind for phase in phases(config.method, config.schedule.cycles)}
+
+
+def _tasks(env: EnvHandle, split: Split, count: int) -> Sequence[Task]:
+    """Returns the first tasks of a split; 0 gives all."""
+    return env.tasks(split)[: count or None]
+
+
+def require_tasks(config: RunConfig, env: EnvHandle) -> None:
+    """Checks that an environment has tasks in all splits that a method uses.
+
+    Args:
+        config: Names the method. All evaluate on the test split and select on the search split.
+        env: A handle on all splits.
+
+    Raises:
+        ValueError: A split is empty.
+    """
+    needed: tuple[Split, ...] = ("train", "search", "test") if "weights" in _kinds(config) else ("search", "test")
+    for split in needed:
+        if not env.tasks(split):
+            raise ValueError(
+                f"{config.env} has no task in its {split} split; --method {config.method} needs tasks in "
+                f"{', '.join(needed[:-1])} and {needed[-1]}"
+            )
+
+
+def planned(config: RunConfig, env: EnvHandle) -> list[tuple[str, int]]:
+    """Returns the rollouts that a run will take, by unit, without doing anything.
+
+    Where it depends on what comes out, as in adaptive phases, the most are given and the name says "at most".
 
     Args:
         config: The configuration.
-        train_tasks: Tasks in the train split after ``config.train_tasks``.
+        env: Has the tasks that `require_tasks` asks for.
     """
-    weights, search = config.weights, config.search
-    prompts = min(weights.prompts, train_tasks)
-    per_epoch = -(-train_tasks // prompts)
-    steps = max(1, round(weights.epochs * per_epoch))
-    evaluation = config.evaluation.tasks * config.evaluation.k
+    weights, search, adaptive = config.weights, config.search, config.method == "adaptive"
+    most = "at most " if adaptive else ""
+    train = len(_tasks(env, "train", config.train_tasks))
+    examples = len(_tasks(env, "search", search.examples))
+    evaluation = len(_tasks(env, "test", config.evaluation.tasks)) * config.evaluation.k
     rows = [("test base", evaluation)]
     for phase in phases(config.method, config.schedule.cycles):
         if phase.kind == "weights":
-            rows.append((f"{phase.name}: {steps} steps", steps * prompts * weights.samples))
+            prompts = min(weights.prompts, train)
+            epochs = config.schedule.max_epochs if adaptive else weights.epochs
+            steps = max(1, round(epochs * -(-train // prompts)))
+            rows.append((f"{phase.name}: {most}{steps} steps", steps * prompts * weights.samples))
         else:
-            scored = 1 + (search.iterations - 1) * search.candidates
-            rows.append((f"{phase.name}: {search.iterations} iterations", scored * search.examples * search.samples))
+            iterations = config.schedule.max_iterations if adaptive else search.iterations
+            scored = 1 + (iterations - 1) * search.candidates
+            rows.append((f"{phase.name}: {most}{iterations} iterations", scored * examples * search.samples))
             if search.selection == "paired":
                 paired = PairedConfig()
-                tests = (search.iterations - 1) * paired.rounds * 2 * paired.samples(search.examples) * search.examples
+                tests = (iterations - 1) * paired.rounds * 2 * paired.samples(examples) * examples
                 rows.append((f"{phase.name}: re-tests, at most", tests))
         rows.append((f"test after {phase.name}", evaluation))
-        rows.append((f"selection after {phase.name}", search.examples * search.samples))
+        rows.append((f"selection after {phase.name}", examples * search.samples))
     return rows
 
 
 def start(config: RunConfig, env: EnvHandle, out: Path, *, resume: bool) -> dict[str, Any]:
     """Runs or resumes a configuration.
+
+    A new run that fails before it finished a unit of work leaves no directory behind.
 
     Args:
         config: What to do.
@@ -397,45 +437,60 @@ def start(config: RunConfig, env: EnvHandle, out: Path, *, resume: bool) -> dict
 
     Returns:
         The result.
+
+    Raises:
+        ValueError: The environment, the model or the machine is not fit for it; the message says what to change.
+        RunDirError: The directory cannot be used.
     """
-    import torch
-
-    from harness_sdk import models
-    from harness_sdk.policies.transformers import load as load_model
-    from optimizers.trainer import TrainerConfig
-
-    kinds = {phase.kind for phase in phases(config.method, config.schedule.cycles)}
-    searches = "harness" in kinds
+    searches = "harness" in _kinds(config)
     if searches and not confinement().available and not config.search.allow_uncaged:
         raise ValueError(
             f"proposed harnesses cannot be caged here: {confinement().why}. "
             "Give --search.allow-uncaged to run them all the same; the run's record will say so"
         )
-    domain = env.prototype.domain.spec.name
-    h0 = load(config.harness or baseline(domain), env=domain)
+    require_tasks(config, env)
+    h0 = load(config.harness or baseline(env.prototype.domain.spec.name), env=env.prototype.domain.spec.name)
     proposer = _proposer(config, h0) if searches else OfflineProposer()
     source = backend.resolved(config.backend, config.model)
     run = RunDir.open(out, asdict(config), resume=resume)
     if resume and (out / "result.json").is_file():
         finished: dict[str, Any] = json.loads((out / "result.json").read_text("utf-8"))
         return finished
+    try:
+        return _played(config, env, run, h0, proposer, source)
+    except BaseException:
+        if set(run.done()) <= {"backend"}:
+            run.discard()
+        raise
+
+
+def _played(
+    config: RunConfig, env: EnvHandle, run: RunDir, h0: LoadedHarness, proposer: Proposer, source: str
+) -> dict[str, Any]:
     if "backend" not in run.done():
         run.finish("backend", {"dtype": backend.dtype(config.backend, source)}, 0.0)
     kept = replace(config.backend, dtype=run.result("backend")["dtype"])
-    trained = TrainerConfig(
-        lr=config.weights.lr, weight_decay=config.weights.weight_decay, micro_tokens=config.weights.micro_tokens
-    )
-    per_unit = planned(config, len(env.tasks("train")[: config.train_tasks or None]))
-    with backend.opened(kept, source) as policy, Display(sum(count for _, count in per_unit)) as display:
+    total = sum(count for _, count in planned(config, env))
+    with backend.opened(kept, source) as policy, Display(total) as display:
         trainer = None
-        if "weights" in kinds:
+        if "weights" in _kinds(config):
             rsft.require_token_ids(policy)
-            trainer = Trainer(
-                load_model(models.resolve(config.model), torch.float32).to(backend.training_device(kept)), trained
-            )
+            trainer = _trainer(config, backend.training_device(kept))
         whale = Run(config, run, env, h0, proposer, display)
         whale.attach(trainer, policy)
         return asyncio.run(whale.play())
+
+
+def _trainer(config: RunConfig, device: str) -> Trainer:
+    import torch
+
+    from harness_sdk import models
+    from harness_sdk.policies.transformers import load as load_model
+    from optimizers.trainer import Trainer, TrainerConfig
+
+    weights = config.weights
+    how = TrainerConfig(lr=weights.lr, weight_decay=weights.weight_decay, micro_tokens=weights.micro_tokens)
+    return Trainer(load_model(models.resolve(config.model), torch.float32).to(device), how)
 
 
 def _proposer(config: RunConfig, h0: LoadedHarness) -> Proposer:

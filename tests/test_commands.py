@@ -96,10 +96,36 @@ def test_a_dry_run_prints_the_plan_and_does_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("module", ["whale", "rsft", "meta_harness", "evaluate"])
+@pytest.mark.parametrize("module", ["whale", "rsft", "meta_harness", "evaluate", "controls"])
 def test_help_has_examples(module: str) -> None:
     done = run(f"optimizers.{module}", "--help")
     assert "examples:" in done.stdout and f"python -m optimizers.{module}" in done.stdout and "--seed" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("flags", "status"),
+    [(["optimizers.evaluate", "--help"], 0), (["benchmarks.selection", "--help"], 141)],
+)
+def test_a_reader_that_leaves_is_no_traceback(flags: list[str], status: int) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", *flags]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, cwd=ROOT, check=False)
+    os.close(writer)
+    assert done.returncode == status and not done.stderr
+
+
+def test_ctrl_c_during_imports_is_no_traceback() -> None:
+    command = [sys.executable, "-X", "importtime", "-m", "optimizers.whale", "--env", "chess", "--dry-run"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    assert process.stderr is not None
+    for line in process.stderr:
+        if "harness_sdk." in line:
+            break
+    process.send_signal(signal.SIGINT)
+    assert "Traceback" not in process.stderr.read()
+    process.stderr.close()
+    assert process.wait() in (-signal.SIGINT, 130)
 
 
 def figures(out: Path) -> tuple[object, ...]:
