@@ -375,14 +375,14 @@ def test_cut_at_stop_takes_the_first_to_end() -> None:
         Reply(b'{"choices": [{"mess', 200),
         Reply(b"[]", 200),
         Reply(chat("4"), cut=True),
-        Reply(chat("4"), delay=5.0),
+        Reply(chat("4"), delay=30.0),
     ],
     ids=["429", "429-wait", "500", "502-html", "529", "half-json", "no-object", "cut", "slow"],
 )
 def test_what_may_pass_is_tried_again(server: Server, make: Any, bad: Reply) -> None:
     good = Reply(chat("4")) if make is openai else Reply(claude(says("4")))
     server.script = lambda body, number: bad if number == 0 else good
-    (generation,) = ask(make(server, timeout=0.3))
+    (generation,) = ask(make(server, timeout=1.5 if bad.delay else 30.0))
     assert generation.completion.text == "4"
     assert len(server.requests) == 2
 

@@ -131,7 +131,7 @@ class ApiClient:
         """Sends one request, again if it fails in a way that may pass.
 
         Args:
-            call: Given the SDK's client, makes the request and returns its raw response, or httpx's.
+            call: Given the SDK's client, makes the request and returns its raw response, or its text.
 
         Returns:
             The JSON object that the server answered.
@@ -172,13 +172,13 @@ class ApiClient:
             raise self._status(error) from None
         except sdk.APIConnectionError as error:
             raise _Transient(f"connection failed: {self._line(error.__cause__ or error)}") from None
-        http = getattr(response, "http_response", response)
+        said = response if isinstance(response, str) else response.http_response.text
         try:
-            answer = json.loads(http.content)
+            answer = json.loads(said)
         except ValueError:
-            raise _Transient(f"the answer is not JSON: {self._redact(http.text)!r:.100}") from None
+            raise _Transient(f"the answer is not JSON: {self._redact(said)!r:.100}") from None
         if not isinstance(answer, dict):
-            raise _Transient(f"the answer is not a JSON object: {self._redact(http.text)!r:.100}")
+            raise _Transient(f"the answer is not a JSON object: {self._redact(said)!r:.100}")
         return answer
 
     def _status(self, error: Any) -> Exception:

@@ -302,14 +302,14 @@ class ServerEngine:
     @staticmethod
     async def _post(client: ApiClient, path: str, body: Any, query: Mapping[str, Any] | None = None) -> dict[str, Any]:
         async def call(sdk: Any) -> Any:
-            return await sdk.post(_with(path, query), body=body, cast_to=_response_class())
+            return await sdk.post(_with(path, query), body=body, cast_to=str)
 
         return await client.send(call)
 
     @staticmethod
     async def _get(client: ApiClient, path: str, query: Mapping[str, Any] | None = None) -> dict[str, Any]:
         async def call(sdk: Any) -> Any:
-            return await sdk.get(_with(path, query), cast_to=_response_class())
+            return await sdk.get(_with(path, query), cast_to=str)
 
         return await client.send(call)
 
@@ -317,13 +317,6 @@ class ServerEngine:
 def _with(path: str, query: Mapping[str, Any] | None) -> str:
     """Returns a path with its query; lists as the server reads them, a field for each item."""
     return f"{path}?{urlencode(query, doseq=True)}" if query else path
-
-
-def _response_class() -> Any:
-    """The class that makes the SDK return a response as it came."""
-    import httpx
-
-    return httpx.Response
 
 
 class HeadPacker:
