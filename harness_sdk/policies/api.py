@@ -172,13 +172,14 @@ class ApiClient:
             raise self._status(error) from None
         except sdk.APIConnectionError as error:
             raise _Transient(f"connection failed: {self._line(error.__cause__ or error)}") from None
-        said = response if isinstance(response, str) else response.http_response.text
+        body = response.encode() if isinstance(response, str) else response.http_response.content
+        shown = self._redact(body.decode("utf-8", "replace"))
         try:
-            answer = json.loads(said)
+            answer = json.loads(body)
         except ValueError:
-            raise _Transient(f"the answer is not JSON: {self._redact(said)!r:.100}") from None
+            raise _Transient(f"the answer is not JSON: {shown!r:.100}") from None
         if not isinstance(answer, dict):
-            raise _Transient(f"the answer is not a JSON object: {self._redact(said)!r:.100}")
+            raise _Transient(f"the answer is not a JSON object: {shown!r:.100}")
         return answer
 
     def _status(self, error: Any) -> Exception:
