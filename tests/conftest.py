@@ -1,4 +1,4 @@
-"""What all tests share: Ctrl-C reaches them and what they start, also where the test run was put into the background."""
+"""What all tests share: Ctrl-C reaches them and what they start, even if the test run is in the background."""
 
 from __future__ import annotations
 

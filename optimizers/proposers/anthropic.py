@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from types import SimpleNamespace
 from typing import Any, Literal
 
 from harness_sdk.policies.api import ApiClient, ApiConfig, read_call
@@ -125,7 +124,7 @@ class ClaudeModel:
 
         async def call(client: Any) -> Any:
             answer = await self._stream(client, fields, lost)
-            return SimpleNamespace(http_response=SimpleNamespace(content=json.dumps(answer), text=""))
+            return json.dumps(answer)
 
         return read(await self._api.send(call))
 
