@@ -7,9 +7,7 @@ import io
 import json
 import os
 import re
-import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
@@ -18,6 +16,7 @@ from typing import Annotated, Any, NoReturn, TypeVar, get_args
 
 import tyro
 
+from optimizers import interrupts
 from optimizers.config import Method, Preset, RunConfig, checked, preset
 from optimizers.display import outliving_readers
 
@@ -77,9 +76,7 @@ def one_line_errors(stopped: Callable[[], str] = lambda: "stopped") -> Iterator[
     Args:
         stopped: Gives the line that is printed after Ctrl-C (exit code 130).
     """
-    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # a command's imports are over
-    with outliving_readers(), _ctrl_c_in_destructors():
+    with outliving_readers(), interrupts.caught():
         try:
             yield
         except KeyboardInterrupt:
@@ -89,24 +86,6 @@ def one_line_errors(stopped: Callable[[], str] = lambda: "stopped") -> Iterator[
             if os.environ.get("WHALE_TRACEBACK") or not isinstance(error, _users()):
                 raise
             fail(str(error))
-
-
-@contextlib.contextmanager
-def _ctrl_c_in_destructors() -> Iterator[None]:
-    """Interrupts once more where Ctrl-C fell into a ``__del__``, which would swallow it (imports call many)."""
-    usual = sys.unraisablehook
-
-    def hook(lost: sys.UnraisableHookArgs) -> None:
-        if lost.exc_type is KeyboardInterrupt:
-            threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGINT)).start()  # a little later, outside of it
-        else:
-            usual(lost)
-
-    sys.unraisablehook = hook
-    try:
-        yield
-    finally:
-        sys.unraisablehook = usual
 
 
 def _users() -> tuple[type[Exception], ...]:

@@ -12,13 +12,14 @@ import ast
 import asyncio
 import json
 import random
-import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C is no traceback while the rest is imported
+from optimizers import interrupts
+
+if __name__ == "__main__":
+    interrupts.silent()  # while the rest is imported
 
 from harness_sdk.loader import LoadedHarness, harness_id, load
 from harness_sdk.randomness import derive_seed

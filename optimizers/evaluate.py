@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import signal
 import sys
 import time
 from collections import Counter, defaultdict
@@ -18,8 +17,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C is no traceback while the rest is imported
+from optimizers import interrupts
+
+if __name__ == "__main__":
+    interrupts.silent()  # while the rest is imported
 
 import numpy as np
 

@@ -8,14 +8,15 @@ the harness-only control.
 
 from __future__ import annotations
 
-import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C is no traceback while the rest is imported
+from optimizers import interrupts
+
+if __name__ == "__main__":
+    interrupts.silent()  # while the rest is imported
 
 from harness_sdk.loader import LoadedHarness, load_source
 from harness_sdk.policies.base import Policy

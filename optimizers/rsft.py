@@ -8,15 +8,16 @@ control.
 from __future__ import annotations
 
 import random
-import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Protocol
 
-if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C is no traceback while the rest is imported
+from optimizers import interrupts
+
+if __name__ == "__main__":
+    interrupts.silent()  # while the rest is imported
 
 from harness_sdk.loader import LoadedHarness
 from harness_sdk.policies.base import Policy

@@ -13,15 +13,16 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
-import signal
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C is no traceback while the rest is imported
+from optimizers import interrupts
+
+if __name__ == "__main__":
+    interrupts.silent()  # while the rest is imported
 
 from harness_sdk.loader import LoadedHarness, load
 from harness_sdk.policies.base import TrainablePolicy

@@ -6,6 +6,7 @@ import signal
 from collections.abc import Iterator
 
 import pytest
+from tiny import tiny_llama
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -13,3 +14,13 @@ def interruptible() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A directory with the model and tokenizer of `tiny_llama`."""
+    folder = tmp_path_factory.mktemp("tiny")
+    model, tokenizer = tiny_llama()
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)

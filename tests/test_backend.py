@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from json_server import serving
-from tiny import tiny_llama
 
 import whale_env
 from harness_sdk.policies import ScriptedPolicy, TransformersPolicy
@@ -28,15 +27,6 @@ def small(**changes: Any) -> RunConfig:
     evaluation = replace(base.evaluation, tasks=2, k=1)
     search = replace(base.search, iterations=2, candidates=1, examples=2, samples=1)
     return replace(base, agent=agent, evaluation=evaluation, search=search, **changes)
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    folder = tmp_path_factory.mktemp("tiny")
-    model, tokenizer = tiny_llama()
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return str(folder)
 
 
 def chat(path: str, headers: dict[str, str], body: dict[str, Any]) -> tuple[int, bytes]:
@@ -86,9 +76,9 @@ def test_a_backend_of_ones_own_is_a_function(tmp_path: Path) -> None:
         whale.start(small(model="e2e4", backend=mine), env, tmp_path / "other", resume=False)
 
 
-def test_a_run_keeps_the_dtype_it_began_with(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_keeps_the_dtype_it_began_with(tiny_model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     env = whale_env.handle("chess", CHESS)
-    config = small(method="weight-only", model=model)
+    config = small(method="weight-only", model=tiny_model)
     asked, made = [], []
 
     def fastest(source: str, device: str) -> str:
@@ -105,7 +95,7 @@ def test_a_run_keeps_the_dtype_it_began_with(model: str, tmp_path: Path, monkeyp
     (tmp_path / "run" / "result.json").unlink()
     monkeypatch.setattr(backend, "fastest", lambda source, device: "float32")
     whale.start(config, env, tmp_path / "run", resume=True)
-    assert asked == [model] and made == ["bfloat16/float32"] * 2
+    assert asked == [tiny_model] and made == ["bfloat16/float32"] * 2
 
 
 @pytest.mark.parametrize(
@@ -125,12 +115,16 @@ def test_a_run_keeps_the_dtype_it_began_with(model: str, tmp_path: Path, monkeyp
     ],
 )
 def test_what_a_user_can_get_wrong_is_one_line(
-    config: BackendConfig, words: str, model: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    config: BackendConfig,
+    words: str,
+    tiny_model: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "WHALE_TRACEBACK"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("harness_sdk.policies.api.FIRST_WAIT", 0.001)
-    with pytest.raises(SystemExit) as left, one_line_errors(), backend.opened(config, model):
+    with pytest.raises(SystemExit) as left, one_line_errors(), backend.opened(config, tiny_model):
         pass
     assert left.value.code == 2
     said = capsys.readouterr().err

@@ -12,21 +12,11 @@ import time
 from pathlib import Path
 
 import pytest
-from tiny import tiny_llama
 
 ROOT = Path(__file__).parents[1]
 PUZZLES = "PuzzleId,FEN,Moves,Rating,RatingDeviation,Popularity,NbPlays,Themes,GameUrl,OpeningTags\n"
 GOOD_ROW = "a,6k1/5ppp/8/8/8/8/5PPP/4R1K1 b - - 0 1,g8h8 e1e8,600,80,90,1,mateIn1,x,\n"
 BAD_ROW = "b,6k1/5ppp/8/8/8/8/5PPP/4R1K1 b - - 0 1,g8h8 e1e9,600,80,90,1,mateIn1,x,\n"
-
-
-@pytest.fixture(scope="session")
-def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    folder = tmp_path_factory.mktemp("tiny")
-    model, tokenizer = tiny_llama()
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return str(folder)
 
 
 def run(module: str, *flags: str, cwd: Path | None = None, code: int | None = 0) -> subprocess.CompletedProcess[str]:

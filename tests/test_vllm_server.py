@@ -108,14 +108,6 @@ class FakeVLLM:
         return {"status": "awake"}
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
-    path = tmp_path_factory.mktemp("model")
-    MODEL.save_pretrained(path)
-    TOKENIZER.save_pretrained(path)
-    return str(path)
-
-
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[FakeVLLM, str]]:
     monkeypatch.setattr(api, "FIRST_WAIT", 0.001)
@@ -126,8 +118,8 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[FakeVLLM, str]]:
 
 
 @pytest.fixture
-def policy(fake: tuple[FakeVLLM, str], folder: str) -> Iterator[VLLMPolicy]:
-    with VLLMPolicy(folder, url=fake[1]) as made:
+def policy(fake: tuple[FakeVLLM, str], tiny_model: str) -> Iterator[VLLMPolicy]:
+    with VLLMPolicy(tiny_model, url=fake[1]) as made:
         yield made
 
 
@@ -223,9 +215,9 @@ def test_a_reload_that_fails_is_no_new_version(
     assert policy.weights_version == 2
 
 
-def test_a_server_that_takes_no_orders_samples_but_does_not_train(fake: tuple[FakeVLLM, str], folder: str) -> None:
+def test_a_server_that_takes_no_orders_samples_but_does_not_train(fake: tuple[FakeVLLM, str], tiny_model: str) -> None:
     fake[0].dev = False
-    with VLLMPolicy(folder, url=fake[1] + "/v1/") as policy:
+    with VLLMPolicy(tiny_model, url=fake[1] + "/v1/") as policy:
         equal(ask(policy, ASKED), ask(reference(), ASKED))
         with pytest.raises(ValueError, match="VLLM_SERVER_DEV_MODE=1"):
             rsft.require_token_ids(policy)
@@ -265,8 +257,8 @@ def test_passing_failures_are_tried_again(fake: tuple[FakeVLLM, str], policy: VL
     equal(ask(policy, ASKED[:1]), ask(reference(), ASKED[:1]))
 
 
-def test_the_key_is_sent_and_not_shown(fake: tuple[FakeVLLM, str], folder: str) -> None:
-    with VLLMPolicy(folder, url=fake[1], api_key="hidden-key-12345") as policy:
+def test_the_key_is_sent_and_not_shown(fake: tuple[FakeVLLM, str], tiny_model: str) -> None:
+    with VLLMPolicy(tiny_model, url=fake[1], api_key="hidden-key-12345") as policy:
         ask(policy, ASKED[:1])
         assert all(headers["authorization"] == "Bearer hidden-key-12345" for headers in fake[0].headers)
         fake[0].answers["/v1/completions"] = lambda: (401, b'{"error": "hidden-key-12345 is wrong"}')
@@ -275,20 +267,20 @@ def test_the_key_is_sent_and_not_shown(fake: tuple[FakeVLLM, str], folder: str) 
     assert "hidden-key" not in str(caught.value) and "hidden-key" not in repr(vars(policy))
 
 
-def test_what_a_user_can_get_wrong_is_said(fake: tuple[FakeVLLM, str], folder: str) -> None:
+def test_what_a_user_can_get_wrong_is_said(fake: tuple[FakeVLLM, str], tiny_model: str) -> None:
     with pytest.raises(ValueError, match="start it with"):
-        VLLMPolicy(folder, url=fake[1], engine={"dtype": "float32"})
+        VLLMPolicy(tiny_model, url=fake[1], engine={"dtype": "float32"})
     with pytest.raises(ValueError, match="unknown weight_sync 'floppy'"):
-        VLLMPolicy(folder, url=fake[1], weight_sync="floppy")
+        VLLMPolicy(tiny_model, url=fake[1], weight_sync="floppy")
     with pytest.raises(PolicyError, match="connection failed"):
-        VLLMPolicy(folder, url="http://127.0.0.1:9")
+        VLLMPolicy(tiny_model, url="http://127.0.0.1:9")
     fake[0].answers["/v1/models"] = lambda: (200, b'{"data": [{"id": "x"}]}')
     with pytest.raises(PolicyError, match="not a vLLM server"):
-        VLLMPolicy(folder, url=fake[1])
+        VLLMPolicy(tiny_model, url=fake[1])
 
 
-def test_sleep_and_new_weights_wake_it(fake: tuple[FakeVLLM, str], folder: str) -> None:
-    with VLLMPolicy(folder, url=fake[1], sleeps=True) as policy:
+def test_sleep_and_new_weights_wake_it(fake: tuple[FakeVLLM, str], tiny_model: str) -> None:
+    with VLLMPolicy(tiny_model, url=fake[1], sleeps=True) as policy:
         policy.load_weights(changed(), 1)
         policy.sleep(keep_weights=False)
         with pytest.raises(PolicyError, match="load_weights"):
