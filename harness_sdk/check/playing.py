@@ -1,0 +1,105 @@
+"""Playing a harness against policies that say nothing useful, and judging what it did."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from harness_sdk.check.listening import Notes, heard
+from harness_sdk.check.report import Behaviour, Finding
+from harness_sdk.check.scripted import policies
+from harness_sdk.loader import LoadedHarness
+from harness_sdk.rollout import Job, RolloutConfig, rollout
+from harness_sdk.trajectory import Trajectory
+from harness_sdk.types import Message
+from whale_env.core import EnvHandle
+from whale_env.types import Task
+
+CHARS_PER_TOKEN = 4
+"""Characters of English prose in a token, roughly: a prompt longer than this many per allowed token is too long."""
+
+
+async def behaviour(harness: LoadedHarness, env: EnvHandle, tasks: Sequence[Task]) -> Behaviour:
+    """Plays a harness against scripted policies.
+
+    Args:
+        harness: The harness; an untrusted one plays in the cage.
+        env: The environment.
+        tasks: A handful of tasks.
+
+    Returns:
+        What is wrong, and the first prompt.
+
+    Raises:
+        HarnessError: It cannot begin an episode at all.
+        ConfinementError: It is untrusted and cannot be confined here.
+    """
+    found: dict[tuple[str, str], tuple[str, list[str]]] = {}
+    notes = Notes(env.prototype.tools)
+    listened = heard(harness, notes)
+    prompt: tuple[Message, ...] = ()
+    config = RolloutConfig(phase="check", max_turns=12, max_tokens=20_000, max_prompt_tokens=10**6)
+    for name, policy in policies(notes.tools).items():
+        there = await rollout([Job(listened, t) for t in tasks], env, policy, config)
+        back = await rollout([Job(listened, t) for t in reversed(tasks)], env, policy, config)
+        prompt = prompt or next((t.calls[0].messages for t in there if t.calls), ())
+        wrong = [*_broken(there), *_different(there, back[::-1])]
+        if name in ("noise", "silence", "binary"):
+            wrong += _unearned(there)
+        first: dict[str, Wrong] = {}
+        for item in wrong:
+            first.setdefault(item[0], item)
+        for kind, message, task in first.values():
+            found.setdefault((kind, message), (task, []))[1].append(name)
+    findings = [
+        Finding(kind, ", ".join(names), f"{message} (task {task})") for (kind, message), (task, names) in found.items()
+    ]
+    findings += notes.findings()
+    limit = (await _limit(harness)) * CHARS_PER_TOKEN
+    size = sum(len(message["content"]) for message in prompt)
+    if size > limit:
+        why = f"the first prompt has {size} characters; max_prompt_tokens allows about {limit}. Show less"
+        findings.append(Finding("prompt-too-long", "any policy", why))
+    return Behaviour(tuple(findings), prompt, notes.offered, notes.right > 0)
+
+
+async def _limit(harness: LoadedHarness) -> int:
+    session = await harness.open(0)
+    try:
+        return session.limits.max_prompt_tokens
+    finally:
+        await session.close()
+
+
+Wrong = tuple[str, str, str]
+"""A finding's kind and message, and the id of the task."""
+
+
+def _broken(trajectories: Sequence[Trajectory]) -> list[Wrong]:
+    found = []
+    for trajectory in trajectories:
+        task = trajectory.task.id
+        if trajectory.score.failure == "harness_error":
+            found.append(("hook-error", trajectory.stopped, task))
+        if not trajectory.calls and trajectory.score.failure == "budget":
+            found.append(("prompt-too-long", f"{trajectory.stopped}. Show less", task))
+        if trajectory.score.failure == "harness_violation":
+            why = "it committed something the model did not say; take every committed argument from the completion"
+            found.append(("violation", why, task))
+    return found
+
+
+def _different(there: Sequence[Trajectory], back: Sequence[Trajectory]) -> list[Wrong]:
+    for one, other in zip(there, back, strict=True):
+        before, after = ([call.messages for call in t.calls] for t in (one, other))
+        if json.dumps(before) != json.dumps(after):
+            why = "the same episode in another order gave another prompt; keep no state, clock, id or hash order"
+            return [("nondeterministic", why, one.task.id)]
+    return []
+
+
+def _unearned(trajectories: Sequence[Trajectory]) -> list[Wrong]:
+    earned = [trajectory.task.id for trajectory in trajectories if trajectory.reward == 1.0]
+    if earned:
+        return [("answers-itself", "it solved a task although the model said nothing useful", earned[0])]
+    return []
