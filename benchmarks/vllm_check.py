@@ -44,7 +44,7 @@ from harness_sdk.policies import (
     VLLMPolicy,
 )
 from harness_sdk.policies.chat import ChatEncoder
-from harness_sdk.policies.transformers import load, load_tokenizer
+from harness_sdk.policies.loading import load, load_tokenizer
 from harness_sdk.types import Message
 
 SYSTEM = "You answer questions for readers who have little time. " + "Be brief, be exact, and say nothing twice. " * 16

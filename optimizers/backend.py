@@ -19,7 +19,7 @@ from harness_sdk.policies import (
     VLLMPolicy,
 )
 from harness_sdk.policies.dtypes import fastest
-from harness_sdk.policies.transformers import default_device
+from harness_sdk.policies.loading import default_device
 from optimizers.config import BackendConfig, checked_backend, engine_arguments
 
 

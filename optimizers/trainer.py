@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from harness_sdk.policies.transformers import has_bfloat16
+from harness_sdk.policies.loading import has_bfloat16
 from harness_sdk.trajectory import Sample
 
 

@@ -486,7 +486,7 @@ def _trainer(config: RunConfig, device: str) -> Trainer:
     import torch
 
     from harness_sdk import models
-    from harness_sdk.policies.transformers import load as load_model
+    from harness_sdk.policies.loading import load as load_model
     from optimizers.trainer import Trainer, TrainerConfig
 
     weights = config.weights

@@ -10,7 +10,7 @@ import pytest
 from harness_sdk import RolloutConfig, jobs_for, load, rollout
 from harness_sdk.models import ModelNotFoundError, resolve
 from harness_sdk.policies import TransformersPolicy
-from harness_sdk.policies.transformers import load as load_model
+from harness_sdk.policies.loading import load as load_model
 from optimizers.trainer import Trainer, TrainerConfig
 from whale_env import handle
 

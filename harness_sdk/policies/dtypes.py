@@ -120,7 +120,7 @@ def measure(source: str) -> tuple[Seconds, Seconds]:
     """Times a model in float32 and in bfloat16 on the CPU, the best of three rounds each."""
     import torch
 
-    from harness_sdk.policies.transformers import load
+    from harness_sdk.policies.loading import load
 
     model = load(source, torch.float32).eval().requires_grad_(False)
     float32 = _timed(model)

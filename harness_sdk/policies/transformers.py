@@ -7,19 +7,15 @@ weights between batches. Messages become ids in `harness_sdk.policies.chat`. For
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import ctypes
-import gc
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness_sdk import models
 from harness_sdk.policies import dtypes
 from harness_sdk.policies.base import Gate, Generation, PolicyError, Request
 from harness_sdk.policies.chat import ChatEncoder
+from harness_sdk.policies.loading import as_set, default_device, device_memory, load, load_tokenizer, release_memory
 from harness_sdk.types import Message, ToolSchema
 
 if TYPE_CHECKING:
@@ -91,7 +87,7 @@ class TransformersPolicy:
         self.tokenizer = tokenizer
         self.weights_version = 0
         self.max_rows = max_rows
-        self._chat = ChatEncoder(tokenizer, {tokenizer.eos_token_id, *_as_set(model.generation_config.eos_token_id)})
+        self._chat = ChatEncoder(tokenizer, {tokenizer.eos_token_id, *as_set(model.generation_config.eos_token_id)})
         budget = device_memory(place) // 4 if memory is None else int(memory)
         self._engine = Engine(model, self._chat.end_ids, cache_tokens, memory=budget, prefill_model=second)
         self._context = int(getattr(model.config, "max_position_embeddings", 0) or 2**31)
@@ -219,103 +215,3 @@ class TransformersPolicy:
         ids = tuple(row.ids)
         completion = self._chat.completion(ids, "stop" if row.ended else "length", item.request.tools)
         return Generation(completion, item.prompt_text, item.prompt_ids, ids, tuple(row.logprobs), self.weights_version)
-
-
-def release_memory() -> None:
-    """Gives freed memory back to the system. glibc keeps it otherwise, in pieces between what is still used."""
-    gc.collect()
-    with contextlib.suppress(OSError, AttributeError, TypeError):  # another C library has no such call
-        ctypes.CDLL(None).malloc_trim(0)
-
-
-def load(source: str, dtype: Any) -> Any:
-    """Loads a causal language model quietly.
-
-    Args:
-        source: A local directory or a hub name.
-        dtype: A torch dtype.
-
-    Raises:
-        harness_sdk.models.ModelNotFoundError: transformers cannot load it.
-    """
-    from transformers import AutoModelForCausalLM
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    try:
-        return AutoModelForCausalLM.from_pretrained(source, dtype=dtype)
-    except (OSError, ValueError) as error:
-        raise models.ModelNotFoundError(f"cannot load model {source!r}: {_first_line(error)}") from error
-
-
-def load_tokenizer(source: str) -> Any:
-    """Loads a tokenizer.
-
-    Raises:
-        harness_sdk.models.ModelNotFoundError: transformers cannot load it.
-    """
-    from transformers import AutoTokenizer
-
-    try:
-        return AutoTokenizer.from_pretrained(source)
-    except (OSError, ValueError) as error:
-        raise models.ModelNotFoundError(f"cannot load the tokenizer of {source!r}: {_first_line(error)}") from error
-
-
-def end_ids(source: str) -> set[int]:
-    """Returns the ids that end a completion, as a model's settings say."""
-    from transformers import AutoConfig, GenerationConfig
-
-    try:
-        settings: Any = GenerationConfig.from_pretrained(source)
-    except OSError:  # a model need not have any
-        settings = AutoConfig.from_pretrained(source)
-    return _as_set(settings.eos_token_id)
-
-
-def has_inner_model(source: str) -> bool:
-    """Whether a checkpoint keeps the language model one level down, as models that also read images do."""
-    from transformers import AutoConfig
-
-    config = AutoConfig.from_pretrained(source)
-    return config.get_text_config() is not config
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
-
-
-def _as_set(value: Any) -> set[int]:
-    return set() if value is None else {value} if isinstance(value, int) else set(value)
-
-
-def default_device() -> str:
-    """Returns the GPU if there is one."""
-    import torch
-
-    return "cuda" if torch.cuda.is_available() else "cpu"
-
-
-def device_memory(device: str) -> int:
-    """Returns the bytes of memory of a device: a GPU's, or the machine's (a container's, if that is less)."""
-    import torch
-
-    if device.startswith("cuda"):
-        return int(torch.cuda.get_device_properties(device).total_memory)
-    found = [8 << 30]
-    with contextlib.suppress(ValueError, OSError, AttributeError):  # no such figures on this platform
-        found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
-    with contextlib.suppress(ValueError, OSError):
-        found.append(int(Path("/sys/fs/cgroup/memory.max").read_text("ascii")))
-    return min(found)
-
-
-def has_bfloat16(device: str) -> bool:
-    """Whether a device computes bfloat16 in hardware."""
-    import torch
-
-    if device.startswith("cuda"):
-        return bool(torch.cuda.is_bf16_supported())
-    has_avx = getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
-    has_amx = getattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
-    return bool(has_avx() or has_amx())

@@ -73,7 +73,7 @@ class VLLMPolicy:
             harness_sdk.models.ModelNotFoundError: There is no such model.
             PolicyError: vLLM cannot load it, or the server cannot be reached.
         """
-        from harness_sdk.policies.transformers import end_ids, has_inner_model, load_tokenizer
+        from harness_sdk.policies.loading import end_ids, has_inner_model, load_tokenizer
 
         if url is not None and engine:
             raise ValueError(f"a server has its arguments already; start it with {sorted(engine)} instead")

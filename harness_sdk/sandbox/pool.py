@@ -12,15 +12,15 @@ import contextlib
 import os
 import sys
 from collections import deque
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
-from types import ModuleType
 
-import harness_sdk
 import whale_env
 from harness_sdk.sandbox.session import CagedSession, CageLimits
 from harness_sdk.sandbox.wire import Wire
 from harness_sdk.session import HarnessError
+from harness_sdk.validator.allowed import SDK_NAMES
 from whale_env.sandbox import kernel, spawn
 from whale_env.sandbox.zygote import Setup
 
@@ -58,15 +58,15 @@ class CagePool:
         """
         self.limits = limits or CageLimits()
         self.caged = kernel.confinement().available or not allow_uncaged
-        sdk = str(Path(harness_sdk.__file__).resolve().parent)
+        sdk = str(Path(__file__).resolve().parents[1])
         self._zygote = spawn.Zygote(
             Setup(
                 worker="harness_sdk.sandbox.worker:main",
                 warm=WARM,
                 faces={
-                    "whale_env": _face(whale_env),
+                    "whale_env": _face(whale_env.__all__),
                     "whale_env.sandbox": {},
-                    "harness_sdk": _face(harness_sdk),
+                    "harness_sdk": _face(SDK_NAMES),
                     "harness_sdk.sandbox": {},
                 },
                 path=spawn.stdlib_path(),
@@ -170,14 +170,9 @@ class CagePool:
         await self.close()
 
 
-def _face(package: ModuleType) -> dict[str, str]:
-    """Returns which public names of a package a harness sees, and the module that has each."""
-    faces: dict[str, str] = {}
-    for name in package.__all__:
-        for module in SHOWN:
-            if getattr(sys.modules[module], name, _face) is getattr(package, name):
-                faces[name] = module
-    return faces
+def _face(names: Iterable[str]) -> dict[str, str]:
+    """Returns which of a package's names a harness sees, and the module that has each."""
+    return {name: module for name in sorted(names) for module in SHOWN if hasattr(sys.modules[module], name)}
 
 
 _shared: dict[bool, CagePool] = {}
