@@ -26,7 +26,7 @@ from benchmarks import command
 from whale_env.retrieval import MAX_K, Passage, Retriever, RetrieverError, lucene, read_corpus
 from whale_env.retrieval.bm25 import BM25Retriever
 from whale_env.rows import DatasetError, read_rows
-from whale_env.searchqa_corpus import EMBEDDED
+from whale_env.searchqa.questions import EMBEDDED
 
 _TEXT_COLUMNS = ("question", "query", "text")
 _GOLD_COLUMNS = ("gold_docs", "gold")

@@ -23,11 +23,11 @@ from pathlib import Path
 import chess
 
 from benchmarks import command
-from whale_env.chess_puzzles import Puzzle, load_puzzles
-from whale_env.math_problems import generated_problems
-from whale_env.searchqa_questions import Question, load_questions
+from whale_env.chess.puzzles import Puzzle, load_puzzles
+from whale_env.math.problems import generated_problems
+from whale_env.math.verifier import worker_cpu_seconds
+from whale_env.searchqa.questions import Question, load_questions
 from whale_env.verifiers import answer_matches, boxed_answer, chess_line, math_equal, tagged_answer
-from whale_env.verifiers.math import worker_cpu_seconds
 
 THOUGHT = "I look at what is asked, write down what I know, and go on one step at a time until only one value is left. "
 

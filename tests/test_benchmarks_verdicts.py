@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks import retrieval, verifiers
-from whale_env.chess_puzzles import load_puzzles
+from whale_env.chess.puzzles import load_puzzles
 from whale_env.retrieval import Passage
 from whale_env.rows import DatasetError
-from whale_env.searchqa_questions import load_questions
+from whale_env.searchqa.questions import load_questions
 
 PASSAGES = [
     Passage(str(n), f"T{n}", f"the {word} tower stands by the river") for n, word in enumerate(("old", "grand"))

@@ -13,8 +13,9 @@ import chess
 import pytest
 import zstandard
 
-from whale_env import chess_miner, chess_puzzles
-from whale_env.chess_puzzles import (
+from tools import chess_miner
+from whale_env.chess import puzzles as chess_puzzles
+from whale_env.chess.puzzles import (
     EMBEDDED,
     TIERS,
     Puzzle,
@@ -26,7 +27,7 @@ from whale_env.chess_puzzles import (
     split_of,
     tier_of,
 )
-from whale_env.verifiers.chess import chess_line, start_line
+from whale_env.chess.verifier import chess_line, start_line
 
 HEADER = "PuzzleId,FEN,Moves,Rating,RatingDeviation,Popularity,NbPlays,Themes,GameUrl,OpeningTags\n"
 ROOK = "6k1/5ppp/8/8/8/8/5PPP/4R1K1 b - - 0 1"

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from whale_env.verifiers.chess import LineError, chess_line, parse_move, read_position, said_in, start_line
+from whale_env.chess.verifier import LineError, chess_line, parse_move, read_position, said_in, start_line
 
 MATE_IN_1 = ("6k1/5ppp/8/8/8/8/5PPP/4R1K1 b - - 0 1", "g8h8 e1e8")
 CASTLING = ("r3k3/8/8/8/8/8/8/R3K2R b KQ - 0 1", "e8f8 e1g1")

@@ -12,8 +12,8 @@ from json_server import serving
 
 import whale_env
 from whale_env import ToolCall, http_json
+from whale_env.searchqa.judge import RUBRIC, FakeJudge, Judge, JudgeConfig, JudgeError, LLMJudge, Verdict
 from whale_env.types import SPLITS
-from whale_env.verifiers.judge import RUBRIC, FakeJudge, Judge, JudgeConfig, JudgeError, LLMJudge, Verdict
 
 ASK = ("Where?", ["United States", "USA"])
 

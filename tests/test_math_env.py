@@ -20,8 +20,8 @@ from harness_sdk.policies import ScriptedPolicy
 from harness_sdk.rollout import Job, rollout
 from harness_sdk.trajectory import Trajectory
 from whale_env import ToolCall, ToolEnv, datasets
-from whale_env.math_generator import TIERS, TOPICS, generate
-from whale_env.math_problems import generated_problems, load_problems
+from whale_env.math.generator import TIERS, TOPICS, generate
+from whale_env.math.problems import generated_problems, load_problems
 from whale_env.rows import DatasetError
 from whale_env.splits import plan_of, split_of, text_key
 from whale_env.types import SPLITS

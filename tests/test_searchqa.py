@@ -38,8 +38,7 @@ from whale_env.retrieval import (
 )
 from whale_env.retrieval.bm25 import BM25Retriever, words
 from whale_env.rows import DatasetError, read_rows
-from whale_env.searchqa_corpus import EMBEDDED
-from whale_env.searchqa_questions import load_questions
+from whale_env.searchqa.questions import EMBEDDED, load_questions
 from whale_env.splits import plan_of
 from whale_env.types import SPLITS
 from whale_env.verifiers import normalised

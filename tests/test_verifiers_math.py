@@ -20,9 +20,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from whale_env.verifiers import UnparsableReferenceError, boxed_answer, check_reference, math_equal, worker_pool
-from whale_env.verifiers.math_text import cleaned
-from whale_env.verifiers.worker_pool import WorkerPool
+from whale_env.math import worker_pool
+from whale_env.math.equality.text import cleaned
+from whale_env.math.worker_pool import WorkerPool
+from whale_env.verifiers import UnparsableReferenceError, boxed_answer, check_reference, math_equal
 
 SHARED = Path(os.environ.get("WHALE_SHARED", Path(__file__).parents[2] / "shared"))
 
@@ -317,8 +318,8 @@ def test_boxes_are_found_in_linear_time(piece: str) -> None:
     ],
 )
 def test_reading_takes_no_exponential_time(text: str) -> None:
-    from whale_env.verifiers.math_expression import Unreadable
-    from whale_env.verifiers.math_parse import parse
+    from whale_env.math.equality.expression import Unreadable
+    from whale_env.math.equality.parse import parse
 
     started = time.process_time()
     with contextlib.suppress(Unreadable, RecursionError, TypeError):
@@ -477,7 +478,7 @@ def test_a_forked_process_has_workers_of_its_own() -> None:
 
 def test_import_is_light_and_starts_nothing() -> None:
     code = (
-        "import sys, threading, whale_env.verifiers, whale_env.verifiers.math; "
+        "import sys, threading, whale_env.verifiers, whale_env.math.verifier; "
         "print([m for m in ('sympy', 'chess', 'latex2sympy2_extended') if m in sys.modules], threading.active_count())"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)

@@ -13,9 +13,10 @@ from pathlib import Path
 import chess
 import pytest
 
-from whale_env.verifiers import answer_matches, boxed_answer, check_reference, math_equal, worker_pool
-from whale_env.verifiers.chess import parse_move
-from whale_env.verifiers.worker_pool import WorkerPool
+from whale_env.chess.verifier import parse_move
+from whale_env.math import worker_pool
+from whale_env.math.worker_pool import WorkerPool
+from whale_env.verifiers import answer_matches, boxed_answer, check_reference, math_equal
 
 # Mathematics: reference, answer, verdict
 

@@ -23,9 +23,9 @@ from whale_env.core import DomainSpec, EnvHandle, ForeignEnvError, ToolEnv
 from whale_env.types import Json, ToolSpec
 
 ENVS: Mapping[str, tuple[str, str]] = {
-    "chess": ("whale/Chess-v0", "whale_env.chess:chess_env"),
-    "math": ("whale/Math-v0", "whale_env.math:math_env"),
-    "searchqa": ("whale/SearchQA-v0", "whale_env.searchqa:searchqa_env"),
+    "chess": ("whale/Chess-v0", "whale_env.chess.env:chess_env"),
+    "math": ("whale/Math-v0", "whale_env.math.env:math_env"),
+    "searchqa": ("whale/SearchQA-v0", "whale_env.searchqa.env:searchqa_env"),
 }
 """Short name → (Gymnasium id, entry point)."""
 

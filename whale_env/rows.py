@@ -1,7 +1,7 @@
 """Rows of data sets: JSON lines, JSON, Parquet, CSV, directories of them, and data sets of the Hugging Face hub.
 
 Yields plain mappings and where each one stood, for error messages. What the columns mean is the domains' business
-(`whale_env.math_problems`, `whale_env.searchqa_questions`). ``pyarrow`` and ``datasets`` are imported when needed.
+(`whale_env.math.problems`, `whale_env.searchqa.questions`). ``pyarrow`` and ``datasets`` are imported when needed.
 """
 
 from __future__ import annotations

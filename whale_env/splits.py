@@ -1,7 +1,7 @@
 """Which split a problem belongs to, by its text alone, and which data goes to which split.
 
 The same text is in the same split whatever the file, its order or the filters. Chess has its own key, which mirror
-images share (`whale_env.chess_puzzles`).
+images share (`whale_env.chess.puzzles`).
 """
 
 from __future__ import annotations

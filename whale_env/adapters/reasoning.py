@@ -16,6 +16,7 @@ from typing import Any
 
 from whale_env.adapters.generation import generated
 from whale_env.core import DomainSpec, Outcome, ToolEnv, said_verbatim
+from whale_env.searchqa.verifier import tagged_answer
 from whale_env.splits import split_of, text_key
 from whale_env.types import SPLITS, Failure, Observation, Score, Split, Task, ToolCall, ToolSpec
 
@@ -144,7 +145,6 @@ class ReasoningSession:
     def apply(self, call: ToolCall) -> Outcome:
         """Judges the answer and ends the episode. If it has answer tags, their last pair counts, else all of it."""
         from whale_env.adapters import scoring
-        from whale_env.verifiers import tagged_answer
 
         text = str(call.arguments["text"])
         tagged = tagged_answer(text)

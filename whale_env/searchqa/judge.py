@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from whale_env.http_json import RequestError, post_json
-from whale_env.verifiers.qa import answer_matches
+from whale_env.searchqa.verifier import answer_matches
 
 LONGEST = 400
 """Characters of an answer that is put before the judge; a longer one is no short answer."""

@@ -10,14 +10,14 @@ along, legal moves are looked at as the blunder (the trigger) that makes a puzzl
 Mates in 1 need no engine. For the longer mates and the tactics Stockfish plays the good moves and points at candidates,
 with a fixed number of nodes on one thread.
 
-Rows have the Lichess format plus the columns of `whale_env.chess_puzzles.EXTRA_COLUMNS`. Positions repeated or mirrored
+Rows have the Lichess format plus the columns of `whale_env.chess.puzzles.EXTRA_COLUMNS`. Positions repeated or mirrored
 are written once. A run is a function of its arguments: the same seed and the same engine give the same file, whatever
 the number of processes; one that was interrupted is taken up by the same command. The file that ships with the package
 was made with Stockfish 15.1 by::
 
-    python -m whale_env.chess_miner --rows 5033 --seed 0 --out whale_env/data/chess_puzzles.csv.zst --processes 2
+    python -m tools.chess_miner --rows 5033 --seed 0 --out whale_env/data/chess_puzzles.csv.zst --processes 2
 
-What it does NOT cover: reading puzzles (`whale_env.chess_puzzles`), judging solutions (`whale_env.verifiers.chess`),
+What it does NOT cover: reading puzzles (`whale_env.chess.puzzles`), judging solutions (`whale_env.chess.verifier`),
 ratings from play: `difficulty` is a formula.
 """
 
@@ -46,7 +46,7 @@ from typing import Literal
 import chess
 import zstandard
 
-from whale_env.chess_puzzles import COLUMNS, EXTRA_COLUMNS, position_key
+from whale_env.chess.puzzles import COLUMNS, EXTRA_COLUMNS, position_key
 
 Kind = Literal["mate1 few moves", "mate1", "mate2", "mate3", "tactic"]
 """What is counted when mining; ``few moves``: at most 25 legal moves."""
@@ -708,9 +708,9 @@ def _progress(counts: Counter[str], rows: int) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line; returns the exit code."""
     parser = argparse.ArgumentParser(
-        prog="python -m whale_env.chess_miner",
+        prog="python -m tools.chess_miner",
         description="Plays games and writes the puzzles found in them as a Lichess puzzle file.",
-        epilog="example: python -m whale_env.chess_miner --rows 500 --seed 1 --out puzzles.csv.zst",
+        epilog="example: python -m tools.chess_miner --rows 500 --seed 1 --out puzzles.csv.zst",
     )
     parser.add_argument("--rows", type=int, default=5033, help="puzzles to find (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="decides all games (default: %(default)s)")

@@ -2,7 +2,7 @@
 
 No ``eval``, no ``sympify`` of text: each token is on a list or the text is refused with `Unreadable`. Arithmetic that
 could explode (powers, factorials, long sums) is refused before it is done. Lists, relations, sets and units are the
-business of `math_parse` and `math_leaf`.
+business of `parse` and `leaf`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import sympy
 
-from whale_env.verifiers.math_values import Items
+from whale_env.math.equality.values import Items
 
 _MAX_POWER_BITS = 200_000
 _MAX_FACTORIAL = 3_000

@@ -4,7 +4,7 @@ A puzzle is a position *before* the opponent's last move (the trigger) and a lin
 trigger: trigger, solver, reply, solver, … Everything that judges a move lives here, so that the environment's step,
 the one-shot `chess_line` and the commit rule cannot disagree.
 
-What it does NOT cover: puzzle files (`whale_env.chess_puzzles`), pulling a move out of prose (a harness does that),
+What it does NOT cover: puzzle files (`whale_env.chess.puzzles`), pulling a move out of prose (a harness does that),
 engines, Chess960.
 """
 

@@ -1,6 +1,6 @@
 """Chess puzzles: find the line's moves, one ``move(uci)`` at a time; replies are played by the environment.
 
-The rules of judging are `whale_env.verifiers.chess`, the files `whale_env.chess_puzzles`. This file shows the position
+The rules of judging are `whale_env.chess.verifier`, the files `whale_env.chess.puzzles`. This file shows the position
 and connects the two to the domain protocols.
 """
 
@@ -13,10 +13,10 @@ from typing import Any
 
 import chess
 
-from whale_env.chess_puzzles import EMBEDDED, Puzzle, load_puzzles, split_of
+from whale_env.chess.puzzles import EMBEDDED, Puzzle, load_puzzles, split_of
+from whale_env.chess.verifier import LineState, parse_move, said_in, start_line
 from whale_env.core import DomainSpec, Outcome, ToolEnv, said_verbatim
 from whale_env.types import Observation, Score, Split, Task, ToolCall, ToolSpec
-from whale_env.verifiers.chess import LineState, parse_move, said_in, start_line
 
 MOVE = ToolSpec(
     "move",
@@ -44,7 +44,7 @@ def chess_env(
 
     Args:
         source: A Lichess puzzle file (``.csv`` or ``.csv.zst``); None takes the embedded puzzles.
-        tiers: Keep these tiers (`whale_env.chess_puzzles.tier_of`), e.g. ``["1"]``.
+        tiers: Keep these tiers (`whale_env.chess.puzzles.tier_of`), e.g. ``["1"]``.
         themes: Keep puzzles with one of these Lichess themes, e.g. ``["mateIn1"]``.
         rating: Keep puzzles rated ``[lowest, highest]``.
         limit: Keep the first so many puzzles.
@@ -55,7 +55,7 @@ def chess_env(
         The environment.
 
     Raises:
-        whale_env.chess_puzzles.PuzzleFileError: The file cannot be read, a row is bad, or nothing is left.
+        whale_env.chess.puzzles.PuzzleFileError: The file cannot be read, a row is bad, or nothing is left.
         ValueError: A filter makes no sense.
     """
     if rating is not None and len(rating) != 2:

@@ -2,7 +2,7 @@
 
 Its limits are its own: CPU seconds for one request (a request that exceeds them gets the reply ``null``; one stuck in C
 code is ended by the kernel), address space, no files written, no core dumps. Wall time and replacement are the
-parent's business (`worker_pool`).
+parent's business (`whale_env.math.worker_pool`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 from types import FrameType
 from typing import Any, NoReturn
 
-from whale_env.verifiers.math_compare import equal, problem
+from whale_env.math.equality.compare import equal, problem
 
 _CPU_SECONDS = 0.8
 _KILL_CPU_SECONDS = 4

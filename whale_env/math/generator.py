@@ -2,7 +2,7 @@
 
 Arithmetic, algebra, number theory and counting. Tier 1 is one step with small numbers, within reach of a model with
 135 million parameters; tier 5 is like the easier problems of a school contest. Each template is a function from a
-random generator to a text and its answer, computed here, never looked up. Splits and reading files: `math_problems`.
+random generator to a text and its answer, computed here, never looked up. Splits and reading files: `problems`.
 """
 
 from __future__ import annotations

@@ -12,12 +12,16 @@ import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from whale_env.rows import DatasetError, Row, read_rows
-from whale_env.searchqa_corpus import EMBEDDED
+from whale_env.searchqa.verifier import normalised
 from whale_env.splits import Plan, split_of, text_key
 from whale_env.types import SPLITS, Split
+
+EMBEDDED = Path(__file__).parents[1] / "data" / "searchqa.jsonl.zst"
+"""The passages and questions that ship with the package."""
 
 _log = logging.getLogger(__name__)
 
@@ -87,8 +91,6 @@ def read_question(row: Row, where: str, splits: Sequence[Split]) -> Question:
     Raises:
         DatasetError: It has no question, or no answer that could match.
     """
-    from whale_env.verifiers import normalised
-
     columns = {str(name).lower(): value for name, value in row.items()}
     text = next((columns[name] for name in _TEXT_COLUMNS if _filled(columns.get(name))), None) or _asked(columns)
     if text is None:

@@ -1,7 +1,7 @@
 """From cleaned text to a value: lists, names, relations, sets, intervals, tuples and ratios around expressions.
 
 The text is cut at separators outside brackets, from the loosest (semicolons, "and") to the tightest; what remains are
-the leaves of `math_leaf`. Nothing is compared here.
+the leaves of `leaf`. Nothing is compared here.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any
 
 import sympy
 
-from whale_env.verifiers.math_expression import WORDS, Unreadable
-from whale_env.verifiers.math_leaf import TEXT_ONLY, depths, grouped, leaf
-from whale_env.verifiers.math_text import cleaned, without_prose
-from whale_env.verifiers.math_values import (
+from whale_env.math.equality.expression import WORDS, Unreadable
+from whale_env.math.equality.leaf import TEXT_ONLY, depths, grouped, leaf
+from whale_env.math.equality.text import cleaned, without_prose
+from whale_env.math.equality.values import (
     Bracketed,
     Choice,
     Decimal,

@@ -23,7 +23,7 @@ import string
 import unicodedata
 from collections.abc import Sequence
 
-from whale_env.verifiers.final_text import final_text
+from whale_env.final_text import final_text
 
 _PAIR = re.compile(r"<(/?)answer>", re.IGNORECASE)
 

@@ -1,7 +1,7 @@
 r"""Mathematics: run Python as often as you like, then commit one ``answer(text)`` with the result in a box.
 
 Judged by the last ``\boxed{}`` of the committed text; nothing outside a box counts, so an answer without one is final
-and wrong (``format``). Equality is `whale_env.verifiers.math`'s business, the problems `whale_env.math_problems`'s, the
+and wrong (``format``). Equality is `whale_env.math.verifier`'s business, the problems `whale_env.math.problems`'s, the
 confinement of programs `whale_env.sandbox`'s.
 """
 
@@ -12,7 +12,8 @@ from functools import lru_cache
 from typing import Any
 
 from whale_env.core import DomainSpec, Outcome, ToolEnv, said_verbatim
-from whale_env.math_problems import Problem, load_problems
+from whale_env.math.problems import Problem, load_problems
+from whale_env.math.verifier import boxed_answer, math_equal
 from whale_env.splits import Plan, Source, plan_of
 from whale_env.types import Failure, Json, Observation, Score, Split, Task, ToolCall, ToolSpec
 
@@ -138,8 +139,6 @@ class MathSession:
 
         Of a text with a box only the box's content needs to be said: it alone is judged, and ``\boxed`` is form.
         """
-        from whale_env.verifiers import boxed_answer
-
         boxed = boxed_answer(str(call.arguments["text"]))
         return said_verbatim(ToolCall("answer", {"text": boxed}) if boxed else call, text)
 
@@ -148,8 +147,6 @@ class MathSession:
         return self._score or Score(0.0, "budget", {"programs": float(self._programs)})
 
     def _judged(self, text: str) -> Score:
-        from whale_env.verifiers import boxed_answer, math_equal
-
         boxed = boxed_answer(text)
         right = boxed is not None and math_equal(self._problem.answer, boxed)
         failure: Failure | None = None if right else "format" if boxed is None else "wrong"

@@ -16,12 +16,12 @@ from typing import Any
 import sympy
 from sympy.core.function import AppliedUndef
 
-from whale_env.verifiers.math_expression import Unreadable, expression
-from whale_env.verifiers.math_leaf import letter_unit
-from whale_env.verifiers.math_parse import as_set, parse
-from whale_env.verifiers.math_text import canonical, cleaned, without_prose
-from whale_env.verifiers.math_units import same_unit
-from whale_env.verifiers.math_values import (
+from whale_env.math.equality.expression import Unreadable, expression
+from whale_env.math.equality.leaf import letter_unit
+from whale_env.math.equality.parse import as_set, parse
+from whale_env.math.equality.text import canonical, cleaned, without_prose
+from whale_env.math.equality.units import same_unit
+from whale_env.math.equality.values import (
     Based,
     Bracketed,
     Choice,

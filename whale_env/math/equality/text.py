@@ -2,7 +2,7 @@
 
 Strings in, strings out; nothing here builds or compares mathematical objects, and nothing here can hang: every step is
 linear in the text. `cleaned` brings the many spellings of one answer (typographic commands, Unicode signs, currency
-marks, thousands separators) to one small LaTeX dialect, which `math_parse` reads.
+marks, thousands separators) to one small LaTeX dialect, which `parse` reads.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import unicodedata
 
-from whale_env.verifiers.final_text import final_text
+from whale_env.final_text import final_text
 
 _BOX = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])\s*(?:(\{)|([-+]?[0-9][0-9.,]*))")
 _GAP_DELIMITER = re.compile(r"\$|\\[()\[\]]|\\(?:begin|end)\b")
@@ -270,7 +270,7 @@ _STARS = re.compile(r"^\*\*(.*)\*\*$", re.DOTALL)
 
 
 def cleaned(text: str, *, reference: bool = False) -> str:
-    r"""Returns ``text`` in the dialect that `math_parse` reads.
+    r"""Returns ``text`` in the dialect that `parse` reads.
 
     Args:
         text: One answer, without its box.

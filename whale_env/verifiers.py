@@ -10,20 +10,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from whale_env.verifiers.chess import chess_line
-    from whale_env.verifiers.math import UnparsableReferenceError, boxed_answer, check_reference, math_equal
-    from whale_env.verifiers.qa import answer_matches, normalised, squad_normalised, tagged_answer
+    from whale_env.chess.verifier import chess_line
+    from whale_env.math.verifier import UnparsableReferenceError, boxed_answer, check_reference, math_equal
+    from whale_env.searchqa.verifier import answer_matches, normalised, squad_normalised, tagged_answer
 
 _HOME = {
     "UnparsableReferenceError": "math",
-    "answer_matches": "qa",
+    "answer_matches": "searchqa",
     "boxed_answer": "math",
     "chess_line": "chess",
     "check_reference": "math",
     "math_equal": "math",
-    "normalised": "qa",
-    "squad_normalised": "qa",
-    "tagged_answer": "qa",
+    "normalised": "searchqa",
+    "squad_normalised": "searchqa",
+    "tagged_answer": "searchqa",
 }
 
 __all__ = [
@@ -42,7 +42,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    return getattr(import_module(f"whale_env.{_HOME[name]}.verifier"), name)
 
 
 def __dir__() -> list[str]:

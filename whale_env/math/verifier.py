@@ -1,8 +1,8 @@
 r"""Verdicts on mathematical answers: is this answer equal to the reference?
 
 ``boxed_answer`` reads the last ``\boxed{}``; ``math_equal`` compares its content with the reference. Plain numbers and
-equal strings are settled here, at once. All else goes to a worker process (`worker_pool`), where `math_parse` builds
-sympy objects from a closed grammar and `math_compare` compares them under a CPU and memory limit, so that neither a
+equal strings are settled here, at once. All else goes to a worker process (`worker_pool`), where `equality` builds
+sympy objects from a closed grammar and compares them under a CPU and memory limit, so that neither a
 tower of exponents nor a hostile string can hang, bloat or run anything in this process. What cannot be decided in time
 is not equal. The rules of equality, also the debatable ones, stand in ``docs/verifiers.md``.
 
@@ -15,8 +15,8 @@ import re
 from fractions import Fraction
 from functools import lru_cache
 
-from whale_env.verifiers.math_text import boxed_answer
-from whale_env.verifiers.worker_pool import WorkerPool
+from whale_env.math.equality.text import boxed_answer
+from whale_env.math.worker_pool import WorkerPool
 
 __all__ = ["UnparsableReferenceError", "boxed_answer", "check_reference", "math_equal", "worker_cpu_seconds"]
 

@@ -26,7 +26,7 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 # The parent package is put in by hand: its own imports (gymnasium, numpy) would triple the start and the memory.
 _BOOTSTRAP = (
     "import sys, types; package = types.ModuleType('whale_env'); package.__path__ = [sys.argv[1]]; "
-    "sys.modules['whale_env'] = package; from whale_env.verifiers.math_worker import main; main()"
+    "sys.modules['whale_env'] = package; from whale_env.math.equality.worker import main; main()"
 )
 _SECONDS = 4.2  # wall time of one question
 _FAIR_CPU_SECONDS = 0.25  # a question that had less of a processor in that time was held up, not hard

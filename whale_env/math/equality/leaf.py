@@ -1,6 +1,6 @@
 """Numbers and quantities: decimals, numerals with a base, percent, units, degrees, moduli, else an expression.
 
-Notation beyond our own grammar (`math_expression`) falls back on math-verify's LaTeX grammar
+Notation beyond our own grammar (`expression`) falls back on math-verify's LaTeX grammar
 (`latex2sympy2_extended`), which builds sympy objects without evaluating code either. No lists, relations or sets here.
 """
 
@@ -12,8 +12,8 @@ from typing import Any
 import sympy
 from sympy.core.function import AppliedUndef
 
-from whale_env.verifiers.math_expression import Unreadable, expression, finite
-from whale_env.verifiers.math_values import Based, Decimal, Quantity, Text, Value, exact
+from whale_env.math.equality.expression import Unreadable, expression, finite
+from whale_env.math.equality.values import Based, Decimal, Quantity, Text, Value, exact
 
 _OPEN, _CLOSE = "([{", ")]}"
 

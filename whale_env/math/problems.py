@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from whale_env.math_generator import TIERS, generate
+from whale_env.math.generator import TIERS, generate
+from whale_env.math.verifier import UnparsableReferenceError, boxed_answer, check_reference
 from whale_env.rows import DatasetError, Row, read_rows
 from whale_env.splits import Plan, split_of, text_key
 from whale_env.types import Split
@@ -110,8 +111,6 @@ def read_problem(row: Row, where: str, splits: Sequence[Split]) -> Problem:
     Raises:
         DatasetError: It has no problem or no answer, or the verifier cannot read the answer.
     """
-    from whale_env.verifiers import UnparsableReferenceError
-
     columns = {str(name).lower(): value for name, value in row.items()}
     text = _problem_text(columns, where)
     answer = _reference(columns, where)
@@ -145,8 +144,6 @@ def _unique(plan: Plan) -> list[Problem]:
 
 @lru_cache(maxsize=1 << 15)
 def _check(answer: str) -> None:
-    from whale_env.verifiers import check_reference
-
     check_reference(answer)
 
 
@@ -170,8 +167,6 @@ def _problem_text(columns: dict[str, Any], where: str) -> str:
 
 
 def _reference(columns: dict[str, Any], where: str) -> str:
-    from whale_env.verifiers import boxed_answer
-
     model = columns.get("reward_model")
     given = [model.get("ground_truth")] if isinstance(model, dict) else []
     for value in (*given, *(columns.get(name) for name in _ANSWER_COLUMNS)):

@@ -1,0 +1,1 @@
+"""Chess puzzles: the environment (`env`), the puzzles (`puzzles`) and their rules (`verifier`)."""

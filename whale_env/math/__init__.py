@@ -1,0 +1,1 @@
+"""Mathematics: the environment (`env`), problems (`problems`, `generator`), verdicts (`verifier`, `equality`)."""

@@ -1,0 +1,1 @@
+"""Mathematical equality, as the worker processes of `whale_env.math.verifier` decide it."""
