@@ -212,7 +212,7 @@ def _complex(rng: random.Random) -> Triple:
 
 def _pair(rng: random.Random) -> Triple:
     a, b = rng.randrange(-50, 50), rng.randrange(51, 99)
-    return f"({a},{b})", rf"\left({a}, \frac{{{2 * b}}}{{2}}\right)", f"({b},{a})"
+    return f"({a},{b})", rf"\left({a}, {b}.0\right)", f"({b},{a})"
 
 
 def _interval(rng: random.Random) -> Triple:
@@ -276,7 +276,7 @@ def _thousands(rng: random.Random) -> Triple:
 
 def _power(rng: random.Random) -> Triple:
     a, b = rng.randrange(2, 12), rng.randrange(3, 12)
-    return f"{a**b}", f"{a}^{{{b}}}", f"{a}^{{{b + 1}}}"
+    return f"{a}^{{{b}}}", f"{a**b}", f"{a ** (b + 1)}"
 
 
 def _binomial(rng: random.Random) -> Triple:

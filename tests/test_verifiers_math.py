@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -22,6 +23,7 @@ from hypothesis import strategies as st
 
 from whale_env.math import worker_pool
 from whale_env.math.equality.text import cleaned
+from whale_env.math.generator import TIERS, generate
 from whale_env.math.worker_pool import WorkerPool
 from whale_env.verifiers import UnparsableReferenceError, boxed_answer, check_reference, math_equal
 
@@ -32,11 +34,11 @@ EQUAL = {
     "numbers": [
         ("42", "42"), ("42", "042"), ("42", "+42"), ("42", "42.0"), ("42", "42."), ("0.25", ".25"),
         ("-8", "−8"),  # noqa: RUF001
-        ("0", "-0"), ("1/8", "0.125"), ("6/8", "3/4"), ("3/(-4)", "-3/4"), ("1000000", "10^6"), ("720", "6!"),
-        ("35", r"\binom{7}{3}"), ("35", r"{7 \choose 3}"), ("0.00042", r"4.2\times10^{-4}"), ("4.2e-4", "0.00042"),
+        ("0", "-0"), ("1/8", "0.125"), ("6/8", "3/4"), ("3/(-4)", "-3/4"), ("1000000", "10^6"), ("6!", "720"),
+        (r"\binom{7}{3}", "35"), (r"{7 \choose 3}", "35"), ("0.00042", r"4.2\times10^{-4}"), ("4.2e-4", "0.00042"),
         ("91", r"\text{91}"), ("91", r"\mathbf{91}"), ("91", r"$91$"), ("91", r"\(91\)"), ("91", "**91**"),
-        ("2^{200}", str(2**200)), ("3", r"\lfloor 3.9 \rfloor"), ("4", r"\lceil 3.1 \rceil"), ("7", "|-7|"),
-        ("-3", r"\sqrt[3]{-27}"), ("5", r"\log_3 243"), ("7", "Answer: 7"),
+        ("2^{200}", str(2**200)), (r"\lfloor 3.9 \rfloor", "3"), (r"\lceil 3.1 \rceil", "4"), ("|-7|", "7"),
+        (r"\sqrt[3]{-27}", "-3"), (r"\log_3 243", "5"), ("7", "Answer: 7"),
     ],
     "thousands": [
         ("25,300", "25300"), ("25{,}300", "25300"), (r"25\,300", "25300"), (r"1,\!250,\!000", "1250000"),
@@ -122,7 +124,7 @@ EQUAL = {
     "matrices": [
         (r"\begin{pmatrix}5&6\\7&8\end{pmatrix}", r"\begin{bmatrix}5 & 6 \\ 7 & 8\end{bmatrix}"),
         (r"\begin{pmatrix}\frac14\\2\end{pmatrix}", r"\left(\begin{array}{c}0.25\\2\end{array}\right)"),
-        (r"\begin{pmatrix}3&3\end{pmatrix}", r"\begin{pmatrix}1&2\end{pmatrix}+\begin{pmatrix}2&1\end{pmatrix}"),
+        (r"\begin{pmatrix}1&2\end{pmatrix}+\begin{pmatrix}2&1\end{pmatrix}", r"\begin{pmatrix}3&3\end{pmatrix}"),
         (r"\begin{pmatrix}2&0\\0&2\end{pmatrix}", r"2\begin{pmatrix}1&0\\0&1\end{pmatrix}"),
         (r"\begin{vmatrix}2&1\\1&3\end{vmatrix}", "5"),
     ],
@@ -221,6 +223,93 @@ DIFFERENT = {
 }  # fmt: skip
 
 
+# a value is asked for: (reference, answers that leave the work to the reader / that are values)
+UNWORKED = {
+    "90": [
+        "9 * 10", "9*10", r"9\times 10", r"9\cdot10", "(9)(10)", "9(10)", "9×10", "10+80", "100-10", "180/2",  # noqa: RUF001
+        r"\frac{180}{2}", r"180\div 2", "180:2", r"\sqrt{8100}", r"\sqrt[3]{729000}", "2^{1}*45", r"2\cdot3^2\cdot5",
+        r"\binom{10}{2}\cdot 2", r"2\binom{10}{2}", r"\sum_{k=1}^{9} 2k", r"\prod_{k=1}^{1} 90", r"\int_0^{90} 1 dx",
+        r"\lim_{x\to 90} x", r"\lfloor 90.5\rfloor", "|-90|", "-(-90)", "90+0", r"90\cdot 1", "90^1", "89.5+0.5",
+        "1.5*60", r"\max(3,90)", r"\gcd(90,180)", r"\log_2 2^{90}", r"e^{\ln 90}", r"\frac{90\pi}{\pi}",
+        r"(\sqrt{91}+1)(\sqrt{91}-1)", r"\frac{9}{\frac{1}{10}}", r"\begin{vmatrix}90\end{vmatrix}", r"45\cdot10^1+45",
+        "x=9*10", "90 = 9*10", r"\text{9*10}", "$9*10$", "[9*10]", "9*10 cm", r"9*10\text{ apples}", "9*10 dollars",
+        r"45\times 2\times 10^0", r"\boxed{9*10}", "9 * 10 m",
+    ],
+    "120": ["5!", r"5\cdot4!", r"\frac{6!}{6}", "5 * 4 * 3 * 2 * 1"],
+    "-7": ["-(7)*1", "3-10", r"-\sqrt{49}"],
+    r"\frac18": ["2^{-3}", r"\frac12\cdot\frac14", "1/4-1/8", "1/2/4", r"\frac{1}{2^3}", r"\left(\frac12\right)^3"],
+    "0.5": ["0.25+0.25", "2^{-1}", r"\sin 30^\circ", r"\frac{1}{\sqrt4}"],
+    r"50\%": [r"25\%+25\%", "100/2", r"5\cdot10\%"],
+    "3, 8": ["3, 4*2", "3, 2^3", "1+2 and 8"],
+    "(3,8)": ["(3,4+4)", "(x,y)=(3,2^3)"],
+    r"\{3,8\}": [r"\{3,2^3\}"],
+    "x>7": ["x>3+4", r"(3+4,\infty)"],
+    "(1,5)": ["1<x<2+3", "(1,2+3)"],
+    "[0,2]": [r"[0,1]\cup[1,1+1]"],
+    "3:4": ["3:(2+2)"],
+    "2.5 million": [r"2\cdot1.25 million"],
+    r"\begin{pmatrix}3&3\end{pmatrix}": [
+        r"\begin{pmatrix}1&2\end{pmatrix}+\begin{pmatrix}2&1\end{pmatrix}", r"\begin{pmatrix}1+2&3\end{pmatrix}",
+    ],
+    r"6\sqrt2": [r"2\cdot3\sqrt2", r"3\sqrt2+3\sqrt2", r"\sqrt{36\cdot2}"],
+    r"\sqrt6": [r"\sqrt2\cdot\sqrt3"],
+    r"\frac{\pi}{4}": [r"\arctan 1", r"\int_0^1 \frac{1}{1+x^2} dx"],
+    r"\frac{\sqrt3}{2}": [r"\sin 60^\circ"],
+    "5-12i": ["(3-2i)^2"],
+}  # fmt: skip
+VALUES = {
+    "90": [
+        "+90", "090", "90.0", "(90)", "((90))", "{90}", r"9\times10^1", "9e1", "90/1", "90 cm", "90 apples",
+        r"90^\circ", r"90\%", "x=90", "9*10=90", r"n=9\cdot10=90", r"90\text{ ways}",
+    ],
+    "1000000": ["10^6", r"1\times10^{6}", "1e6", "1,000,000", "1 million"],
+    "0.00042": [r"4.2\times10^{-4}", r"4.2 \cdot 10^{-4}", "4.2e-4", r"\frac{42}{100000}"],
+    "-3/4": ["3/(-4)", r"\frac{-3}{4}", r"-\frac{6}{8}", "-0.75"],
+    "3.5": [r"3\frac12", "3 1/2", "3½", "7/2"],
+    r"6\sqrt{2}": [r"\sqrt{72}", r"\sqrt2\cdot 6", r"\frac{12}{\sqrt2}"],
+    r"\frac{3\pi}{4}": [r"3\pi/4", r"\frac34\pi", r"0.75\pi"],
+    "3+2i": ["2i+3", "3.0 + 2.0i"],
+    r"2\text{ km}": [r"2\times10^3\text{ m}"],
+    r"180^\circ": [r"\pi", "180"],
+    # an unworked or symbolic reference takes any form
+    "2^{200}": [str(2**200), "4^{100}"],
+    "10!": ["3628800", r"10\cdot9!"],
+    r"\binom{40}{20}": ["137846528820", r"\frac{40!}{20!20!}"],
+    "x^2-9": ["(x-3)(x+3)"],
+    "x^2+y^2=9": ["x^2+y^2=3^2"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("reference", "answer"), [(r, a) for r, answers in UNWORKED.items() for a in answers])
+def test_arithmetic_yet_to_be_done_is_no_value(reference: str, answer: str) -> None:
+    assert not math_equal(reference, answer)
+
+
+@pytest.mark.parametrize(("reference", "answer"), [(r, a) for r, answers in VALUES.items() for a in answers])
+def test_values(reference: str, answer: str) -> None:
+    assert math_equal(reference, answer)
+
+
+def test_no_generated_problem_accepts_an_expression_out_of_its_own_text() -> None:
+    pieces = re.compile(r"[(|]*\d[\d+*/^!()|%. -]*")
+    tried = 0
+    for tier in TIERS:
+        for problem in generate(tier, 120, seed=5):
+            for piece in pieces.findall(problem.text):
+                expression = piece.strip(" .")
+                if re.search(r"\d[!%)]*\s*[-+*^]|\d!|\d / \d", expression):
+                    tried += 1
+                    assert not math_equal(problem.answer, expression), problem
+            assert math_equal(problem.answer, problem.answer)
+    assert tried > 100
+
+
+@pytest.mark.parametrize("reference", [r"\text{}", "", "{}", "$$", r"\mathrm{ }"])
+@pytest.mark.parametrize("answer", ["", r"\text{}", "{}", "0", "x", r"\emptyset"])
+def test_a_reference_without_content_equals_nothing(reference: str, answer: str) -> None:
+    assert not math_equal(reference, answer)
+
+
 def _cases(table: dict[str, list[tuple[str, str]]]) -> list[tuple[str, str]]:
     return [pair for pairs in table.values() for pair in pairs]
 
@@ -247,6 +336,23 @@ def test_good_references_are_accepted_and_equal_themselves(reference: str) -> No
         "",
         "  ",
         "nan",
+        r"\text{}",
+        r"\text{ }",
+        r"\mathrm{}",
+        r"\textbf{ \, }",
+        "{}",
+        "$$",
+        r"\(\)",
+        r"\boxed{}",
+        r"\boxed{\text{}}",
+        r"\quad",
+        r"\left(\right)",
+        "()",
+        ".",
+        r"\text{} \text{}",
+        r"\$",
+        r"\text{.}",
+        "\u200b",
         r"\frac{1}{0}",
         r"\frac{1}{",
         ")(",
@@ -355,7 +461,8 @@ def test_the_bound_is_below_five_seconds() -> None:
 
 
 def test_deep_but_harmless_nesting_is_read() -> None:
-    assert math_equal("1", r"\frac{1}{" * 150 + "1" + "}" * 150)
+    assert math_equal(r"\frac{1}{" * 150 + "1" + "}" * 150, "1")
+    assert math_equal("1", "(" * 150 + "1" + ")" * 150)
 
 
 def test_very_long_numbers_are_compared_as_digits() -> None:
@@ -409,7 +516,9 @@ def test_total_on_arbitrary_text(text: str) -> None:
     ),
 )
 def test_rationals_in_any_spelling(one: Fraction, two: Fraction, spelling: str) -> None:
-    assert math_equal(str(one), spelling.format(p=one.numerator * 3, q=one.denominator * 3))
+    equal = math_equal(str(one), spelling.format(p=one.numerator * 3, q=one.denominator * 3))
+    assert equal == (one.denominator != 1)  # what comes to a whole number is a division yet to be done
+    assert math_equal(str(one), spelling.format(p=one.numerator, q=one.denominator))
     assert math_equal(str(one), spelling.format(p=two.numerator, q=two.denominator)) == (one == two)
 
 
@@ -452,7 +561,7 @@ def test_memory_is_bounded() -> None:
     pool = WorkerPool(1)
     try:
         assert pool.ask("equal", "5", r"\begin{pmatrix}1&1\\1&0\end{pmatrix}" + "^{100}" * 3) is not True
-        assert pool.ask("equal", "5", "2+3") is True
+        assert pool.ask("equal", "2+3", "5") is True
     finally:
         pool.close()
 

@@ -22,6 +22,7 @@ __all__ = ["UnparsableReferenceError", "boxed_answer", "check_reference", "math_
 
 _MAX_LENGTH = 20_000  # characters; longer texts are compared as text only
 _PLAIN = re.compile(r"([-+]?)\s*((?:[0-9]+|[1-9][0-9]{0,2}(?:,[0-9]{3})+)(?:\.[0-9]*)?|\.[0-9]+)(?:\s*/\s*([0-9]+))?")
+_QUOTIENT = re.compile(r"/\s*0*(?!1\Z)[1-9]")
 _MAX_DIGITS = 400
 
 _pool = WorkerPool()
@@ -50,6 +51,8 @@ def math_equal(reference: str, answer: str) -> bool:
 
 def _quick(reference: str, answer: str) -> bool | None:
     wanted, given = _plain(reference), _plain(answer)
+    if isinstance(given, Fraction) and given.denominator == 1 and _QUOTIENT.search(answer) and "/" not in reference:
+        return False  # a division that is yet to be done
     if wanted is not None and given is not None and (wanted == given or ("/" in reference) == ("/" in answer)):
         return wanted == given
     if len(reference) > _MAX_LENGTH or len(answer) > _MAX_LENGTH:

@@ -8,6 +8,8 @@ symmetric: the reference decides what form is asked for. Runs in a worker; neith
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import re
 from collections.abc import Sequence
 from itertools import pairwise
@@ -22,6 +24,10 @@ from whale_env.math.equality.parse import as_set, parse
 from whale_env.math.equality.text import canonical, cleaned, without_prose
 from whale_env.math.equality.units import same_unit
 from whale_env.math.equality.values import (
+    ANGLE,
+    APPROXIMATION,
+    CONSTANT,
+    MIN_APPROXIMATION,
     Based,
     Bracketed,
     Choice,
@@ -35,9 +41,9 @@ from whale_env.math.equality.values import (
     Text,
     Value,
     exact,
+    unmarked,
 )
 
-_MIN_APPROXIMATION = 10  # significant digits from which a decimal may stand for an exact value
 _TIME = re.compile(r"[0-9]{1,2}:[0-5][0-9](?::[0-5][0-9])?")
 _DECIMAL_COMMA = re.compile(r"([-+]?[0-9]+),([0-9]+)")
 _DECIMAL_POINT = re.compile(r"[-+]?[0-9]*\.[0-9]+")
@@ -50,23 +56,53 @@ def equal(reference: str, answer: str) -> bool:
         return False
     if _commas_are_points(wanted, given):
         return True
+    left: Value | None
+    right: Value | None
+    left = right = None
+    asked = done = frozenset[str]()
     try:
-        left: Value | None = parse(reference, reference=True)
+        left, asked = unmarked(parse(reference, reference=True))
     except Unreadable as refused:
-        if str(refused) == "it is undefined" or "division by zero" in str(refused):
+        if str(refused) in ("it is undefined", "it is empty") or "division by zero" in str(refused):
             return False
-        left = None
     if reference.strip() == answer.strip():
         return True
-    try:
-        right: Value | None = parse(answer)
-    except Unreadable:
-        right = None
+    with contextlib.suppress(Unreadable):
+        right, done = unmarked(parse(answer))
     if left is None or right is None:
         return canonical(wanted) == canonical(given) and bool(canonical(wanted))
+    if not _is_symbolic(left) and _leaves_work(asked, done):
+        return False
     if same(left, right) or (isinstance(left, Text) and canonical(wanted) == canonical(given)):
         return True
     return _same_with_letter_unit(left, given)
+
+
+_OPEN_TO_CONSTANTS = frozenset({ANGLE, APPROXIMATION})
+
+
+def _leaves_work(asked: frozenset[str], given: frozenset[str]) -> bool:
+    r"""Whether an answer with the marks ``given`` is no value where the numeric reference has the marks ``asked``.
+
+    A reference that is itself unworked (``2^{200}``) accepts any form; one that is a plain number only plain numbers;
+    any other (``6\sqrt{2}``) what holds constants, but no arithmetic that is yet to be done.
+    """
+    if asked & _OPEN_TO_CONSTANTS:
+        asked = asked - _OPEN_TO_CONSTANTS | {CONSTANT}
+    return asked <= {CONSTANT} and not given - _OPEN_TO_CONSTANTS <= asked
+
+
+def _is_symbolic(value: Value) -> bool:
+    """Whether an expression in unknowns stands anywhere in a value; the bare unknown of ``x > 7`` is only a name."""
+    if isinstance(value, tuple):
+        return any(map(_is_symbolic, value))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return any(_is_symbolic(getattr(value, field.name)) for field in dataclasses.fields(value))
+    if isinstance(value, sympy.Expr):
+        return bool(value.free_symbols or value.atoms(AppliedUndef)) and not isinstance(
+            value, sympy.Symbol | AppliedUndef
+        )
+    return isinstance(value, sympy.Basic) and bool(value.free_symbols)
 
 
 def problem(reference: str) -> str:
@@ -276,7 +312,7 @@ def _same_number(left: Value, right: Value) -> bool:
 def _approximates(decimal: Decimal, other: Value) -> bool:
     """Whether a decimal of full precision is the rounding of a value that has no finite decimal form."""
     target = exact(other)
-    if decimal.digits < _MIN_APPROXIMATION or not isinstance(target, sympy.Expr) or target.free_symbols:
+    if decimal.digits < MIN_APPROXIMATION or not isinstance(target, sympy.Expr) or target.free_symbols:
         return False
     if target.is_Rational and _terminates(int(target.q)):
         return False
@@ -412,6 +448,8 @@ def _same_ratio(left: Value, right: Value) -> bool:
     parts = [exact(part) for part in ratio.parts]
     if len(parts) != 2 or not all(isinstance(part, sympy.Expr) for part in parts) or parts[1] == 0:
         return False
+    if isinstance(right, Ratio) and exact(left).is_Integer and parts[1] != 1:
+        return False  # a division that is yet to be done
     return isinstance(exact(other), sympy.Expr) and same_expression(parts[0] / parts[1], exact(other))
 
 

@@ -1,8 +1,9 @@
 """From the LaTeX of one expression to a sympy object: a recursive-descent reader over a closed grammar.
 
 No ``eval``, no ``sympify`` of text: each token is on a list or the text is refused with `Unreadable`. Arithmetic that
-could explode (powers, factorials, long sums) is refused before it is done. Lists, relations, sets and units are the
-business of `parse` and `leaf`.
+could explode (powers, factorials, long sums) is refused before it is done. On the way the reader notes which arithmetic
+the text leaves undone (`values.Marked`), since an unworked expression is no answer where a number is asked for.
+Lists, relations, sets and units are the business of `parse` and `leaf`.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from collections.abc import Callable
 from typing import Any
 
 import sympy
+from sympy.core.function import AppliedUndef
 
-from whale_env.math.equality.values import Items
+from whale_env.math.equality.values import CONSTANT, Items, marked
 
 _MAX_POWER_BITS = 200_000
 _MAX_FACTORIAL = 3_000
@@ -118,6 +120,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "\\max": sympy.Max, "\\min": sympy.Min,
     "\\gcd": lambda *values: sympy.gcd(list(values)), "\\lcm": lambda *values: sympy.lcm(list(values)),
 }  # fmt: skip
+_LOGARITHMS = frozenset({"\\ln", "\\log", "\\lg", "\\exp"})
 _OF_SETS = frozenset({"\\max", "\\min", "\\gcd", "\\lcm"})
 _INVERSE = {"\\sin": sympy.asin, "\\cos": sympy.acos, "\\tan": sympy.atan}
 _GREEK_PATTERN = (
@@ -139,6 +142,14 @@ _STARTS = frozenset(
 _STOPS = frozenset({")", "}", "]", ",", "&", "\\}", "\\rfloor", "\\rceil", "<", ">", "="})
 
 
+_LITERAL = re.compile(r"[({]*[-+]?[({]*(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)[)}]*")
+_POWER_OF_TEN = re.compile(r"10\^(?:[({]*[-+]?[0-9]+[)}]*)")
+
+
+def _is_numeric(value: Any) -> bool:
+    return isinstance(value, sympy.Expr) and not value.free_symbols and not value.atoms(AppliedUndef)
+
+
 class _Reader:
     r"""Reads one expression; ``signs`` gives the value of each ``\pm`` in turn."""
 
@@ -149,6 +160,38 @@ class _Reader:
         self.bars = 0
         self.signs = signs
         self.signs_used = 0
+        self.marks: set[str] = set()
+
+    # -- what is left undone
+
+    def worked(self, kind: str, value: Any, *, always: bool = False) -> Any:
+        """``value``, marked with ``kind`` if it is a rational number (or any number), else as a constant."""
+        if _is_numeric(value):
+            self.marks.add(kind if always or value.is_Rational else CONSTANT)
+        return value
+
+    def combined(self, kind: str, value: Any, parts: list[Any]) -> Any:
+        """``value``, marked with ``kind`` if two of its ``parts``, all numbers, became one."""
+        if sum(isinstance(part, sympy.MatrixBase) for part in parts) > 1:
+            self.marks.add(kind)
+        elif len(parts) > 1 and all(map(_is_numeric, parts)):
+            whole = sympy.Add if kind == "sum" else sympy.Mul
+            left = sum(not part.is_Rational for part in whole.make_args(value))
+            if sum(bool(part.is_Rational) for part in parts) > 1 or len([p for p in parts if not p.is_Rational]) > left:
+                self.marks.add(kind)
+        return value
+
+    def divided(self, above: Any, below: Any, *, literal: bool) -> Any:
+        """A quotient, marked unless it can pass for a fraction: of two literal numbers, and no whole number."""
+        value = _divide(above, below)
+        whole = value.is_Integer and below not in (1, -1)
+        if _is_numeric(value) and above.is_Rational and below.is_Rational and (whole or not literal):
+            self.marks.add("division")
+        return value
+
+    def is_literal(self, start: int) -> bool:
+        """Whether the tokens from ``start`` on are one number, perhaps with a sign and in brackets."""
+        return self.at - start < 8 and _LITERAL.fullmatch("".join(self.tokens[start : self.at])) is not None
 
     # -- helpers
 
@@ -186,38 +229,58 @@ class _Reader:
         if token in ("+", "-", "\\pm", "\\mp"):
             self.take()
             value = self.product()
+            if _is_numeric(value) and value.is_Rational and value.is_negative:
+                self.marks.add("sum")  # -(-7)
             if token == "-":
                 value = -value
             elif token != "+":
                 value = self.sign(token) * value
         else:
             value = self.product()
+        terms = [value]
         while self.peek() in ("+", "-", "\\pm", "\\mp"):
             token = self.take()
             # the sign of \pm is drawn before its operand is read, in the order of the text
             factor = {"+": 1, "-": -1}.get(token) or self.sign(token)
             if self.peek() in ("+", "-"):  # programs print the negative term of a sum as "+ -1"
                 factor *= -1 if self.take() == "-" else 1
-            value = value + factor * self.product()
+            terms.append(factor * self.product())
+            value = value + terms[-1]
         self.depth -= 1
-        return value
+        return self.combined("sum", value, terms)
 
     def product(self) -> Any:
+        start = self.at
         value = self.factor()
+        factors = [value]
         while True:
             token = self.peek()
+            literal, coefficient = self.is_literal(start), value
             if token in ("*", "\\cdot", "\\times", "\\ast"):
                 self.take()
-                value = value * self.factor(signed=True)
+                power = self.at
+                factors.append(self.factor(signed=True))
+                value = value * factors[-1]
+                if literal and 1 <= abs(coefficient) < 10 and self.is_power_of_ten(power):
+                    factors = [value]  # scientific notation
             elif token in ("/", "\\div"):
                 self.take()
-                value = _divide(value, self.factor(signed=True))
+                below = self.at
+                divisor = self.factor(signed=True)
+                value = self.divided(value, divisor, literal=literal and self.is_literal(below))
+                if not divisor.is_Rational:
+                    factors.append(1 / divisor)
             elif self.starts_atom(token):
                 if token[0] in "0123456789." and self.tokens[self.at - 1][-1] in "0123456789":
                     raise Unreadable("two numbers side by side")
-                value = value * self.factor()
+                factors.append(self.factor())
+                value = value * factors[-1]
             else:
-                return value
+                return self.combined("product", value, factors)
+
+    def is_power_of_ten(self, start: int) -> bool:
+        """Whether the tokens from ``start`` on are ten to a whole number."""
+        return self.at - start < 8 and _POWER_OF_TEN.fullmatch("".join(self.tokens[start : self.at])) is not None
 
     def starts_atom(self, token: str) -> bool:
         if not token or token in _STOPS or (token == "|" and self.bars):
@@ -227,29 +290,42 @@ class _Reader:
     def factor(self, *, signed: bool = False) -> Any:
         if signed and self.peek() in ("-", "+"):
             return -self.factor(signed=True) if self.take() == "-" else self.factor(signed=True)
-        return self.postfix(self.atom())
+        start = self.at
+        return self.postfix(self.atom(), start)
 
-    def postfix(self, value: Any) -> Any:
+    def postfix(self, value: Any, start: int) -> Any:
         while True:
             token = self.peek()
+            literal = self.is_literal(start)
             if token == "!":
                 self.take()
                 if self.peek() == "!":
                     self.take()
-                    value = _factorial(value, double=True)
+                    value = self.worked("factorial", _factorial(value, double=True), always=True)
                 else:
-                    value = _factorial(value)
+                    value = self.worked("factorial", _factorial(value), always=True)
             elif token == "^" and self.peek(1) == "\\circ":
                 self.at += 2
                 value = value * sympy.pi / 180
             elif token == "^":
                 self.take()
-                value = _power(value, self.argument(signed=True))
+                value = self.raised(value, self.argument(signed=True), ten=lambda: self.is_power_of_ten(start))
             elif token == "%":
                 self.take()
                 value = value / 100
+                if not literal:
+                    self.worked("product", value)
             else:
                 return value
+
+    def raised(self, base: Any, exponent: Any, *, ten: Callable[[], bool] = lambda: False) -> Any:
+        """A power; ten to a whole number and powers of a constant need no more work, others of numbers do."""
+        value = _power(base, exponent)
+        if isinstance(base, sympy.MatrixBase):
+            self.marks.add("power")
+        elif not ten():
+            self.worked("power", value, always=not (base.is_Rational or base in (sympy.pi, sympy.E)))
+        return value
 
     def argument(self, *, signed: bool = False) -> Any:
         """What LaTeX takes as one argument: a group, or a single digit or letter."""
@@ -291,7 +367,7 @@ class _Reader:
             return self.function()
         if token in _CONSTANTS and self.peek(1) != "_":
             self.take()
-            return _CONSTANTS[token]
+            return self.worked("", _CONSTANTS[token]) if token != "\\infty" else sympy.oo
         if (len(token) == 1 and token.isalpha()) or token[1:] in _GREEK:
             return self.symbol()
         raise Unreadable(f"unexpected {token!r}")
@@ -325,7 +401,7 @@ class _Reader:
         value = self.sum()
         self.bars -= 1
         self.take("|")
-        return _absolute(value)
+        return self.worked("function", _absolute(value), always=True)
 
     def symbol(self) -> Any:
         name = self.take().lstrip("\\")
@@ -406,7 +482,9 @@ class _Reader:
             value = sympy.log(values[0], base)
         else:
             value = function(*values)
-        return value if power is None else _power(value, power)
+        # a logarithm may well be the simplest form of a number, other functions of numbers are to be worked out
+        self.worked("function", value, always=name not in _LOGARITHMS)
+        return value if power is None else self.raised(value, power)
 
     def loose_argument(self) -> Any:
         r"""The argument of ``\sin 2x``: factors up to the next sign, relation or function."""
@@ -424,8 +502,11 @@ class _Reader:
     # -- commands with arguments
 
     def fraction(self) -> Any:
+        start = self.at
         above = self.argument()
-        return _divide(above, self.argument())
+        literal, start = self.is_literal(start), self.at
+        below = self.argument()
+        return self.divided(above, below, literal=literal and self.is_literal(start))
 
     def root(self) -> Any:
         index = sympy.Integer(2)
@@ -435,8 +516,8 @@ class _Reader:
         if index == 0:
             raise Unreadable("a zeroth root")
         if index.is_Integer and index % 2 and value.is_number and value.is_real and value.is_negative:
-            return -((-value) ** (1 / index))
-        return value ** (1 / index)
+            return self.worked("root", -((-value) ** (1 / index)))
+        return self.worked("root", value ** (1 / index))
 
     def argument_number(self) -> Any:
         # "√12" from plain text means the root of twelve, unlike the LaTeX rule of one digit
@@ -444,23 +525,23 @@ class _Reader:
 
     def choose(self) -> Any:
         upper = self.argument()
-        return _binomial(upper, self.argument())
+        return self.worked("binomial", _binomial(upper, self.argument()), always=True)
 
     def floor(self) -> Any:
         value = self.sum()
         self.take("\\rfloor")
-        return sympy.floor(value)
+        return self.worked("function", sympy.floor(value), always=True)
 
     def ceiling(self) -> Any:
         value = self.sum()
         self.take("\\rceil")
-        return sympy.ceiling(value)
+        return self.worked("function", sympy.ceiling(value), always=True)
 
     def determinant(self) -> Any:
         value = self.factor()
         if not isinstance(value, sympy.MatrixBase):
             raise Unreadable("the determinant of no matrix")
-        return value.det()
+        return self.worked("determinant", value.det(), always=True)
 
     def decoration(self) -> Any:
         self.take("{")
@@ -500,10 +581,12 @@ class _Reader:
         return sympy.I if self.peek() == "i" and self.take() else self.symbol()
 
     def summation(self) -> Any:
-        return self.big_operator(lambda one, two: one + two, sympy.Sum, sympy.Integer(0))
+        value = self.big_operator(lambda one, two: one + two, sympy.Sum, sympy.Integer(0))
+        return self.worked("series", value, always=True)
 
     def multiplication(self) -> Any:
-        return self.big_operator(lambda one, two: one * two, sympy.Product, sympy.Integer(1))
+        value = self.big_operator(lambda one, two: one * two, sympy.Product, sympy.Integer(1))
+        return self.worked("series", value, always=True)
 
     def integral(self) -> Any:
         low = high = None
@@ -518,7 +601,8 @@ class _Reader:
         inner = _Reader(self.tokens[self.at : end] or ["1"], self.signs)
         body = inner.whole()
         self.at = end + 1
-        return sympy.Integral(body, (self.symbol(), low, high)).doit()
+        value = sympy.Integral(body, (self.symbol(), low, high)).doit()
+        return self.worked("integral", value, always=True)
 
     def limit(self) -> Any:
         self.take("_")
@@ -528,7 +612,7 @@ class _Reader:
             raise Unreadable("a limit without its arrow")
         point = self.sum()
         self.take("}")
-        return sympy.limit(self.product(), variable, point)
+        return self.worked("limit", sympy.limit(self.product(), variable, point), always=True)
 
     def environment(self) -> Any:
         name = self.environment_name()
@@ -555,7 +639,7 @@ class _Reader:
         if not rows or len({len(row) for row in rows}) != 1:
             raise Unreadable("a matrix with rows of different length")
         matrix = sympy.ImmutableMatrix(rows)
-        return matrix.det() if name == "vmatrix" else matrix
+        return self.worked("determinant", matrix.det(), always=True) if name == "vmatrix" else matrix
 
     def environment_name(self) -> str:
         self.take("{")
@@ -580,7 +664,7 @@ _MIXED = re.compile(r"(?<![0-9./^_}{)])([0-9]+) +([0-9]+) ?/ ?([0-9]+)(?![0-9./^
 
 
 def expression(text: str) -> Any:
-    """The sympy object that ``text`` denotes; `Items` for the branches of a plus-or-minus.
+    """The sympy object that ``text`` denotes, as `Marked` where it is no plain number; `Items` for plus-or-minus.
 
     Raises:
         Unreadable: If the text is outside the grammar or too large to evaluate.
@@ -591,12 +675,10 @@ def expression(text: str) -> Any:
     text = _MIXED.sub(_mixed, text)
     tokens = _tokens(text)
     branches = min(tokens.count("\\pm") or ("\\mp" in tokens), 4)
-    if not branches:
-        return finite(_Reader(tokens).whole())
     values: list[Any] = []
     for code in range(2**branches):
-        signs = tuple(-1 if code >> bit & 1 else 1 for bit in range(branches))
-        value = finite(_Reader(list(tokens), signs).whole())
+        reader = _Reader(list(tokens), tuple(-1 if code >> bit & 1 else 1 for bit in range(branches)))
+        value = marked(finite(reader.whole()), frozenset(reader.marks))
         if value not in values:
             values.append(value)
     return Items(tuple(values)) if len(values) > 1 else values[0]
@@ -606,7 +688,7 @@ def _mixed(match: re.Match[str]) -> str:
     whole, above, below = match.groups()
     if not int(above) < int(below):
         raise Unreadable("a whole number beside an improper fraction")
-    return f"({whole}+{above}/{below})"
+    return rf"{whole}\frac{{{above}}}{{{below}}}"
 
 
 def finite(value: Any) -> Any:

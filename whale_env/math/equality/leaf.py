@@ -13,7 +13,20 @@ import sympy
 from sympy.core.function import AppliedUndef
 
 from whale_env.math.equality.expression import Unreadable, expression, finite
-from whale_env.math.equality.values import Based, Decimal, Quantity, Text, Value, exact
+from whale_env.math.equality.values import (
+    ANGLE,
+    APPROXIMATION,
+    MIN_APPROXIMATION,
+    Based,
+    Decimal,
+    Marked,
+    Quantity,
+    Text,
+    Value,
+    exact,
+    marked,
+    marks_of,
+)
 
 _OPEN, _CLOSE = "([{", ")]}"
 
@@ -128,7 +141,8 @@ def leaf(text: str) -> Value:
         if len(digits) > 20_000:
             raise Unreadable("a number too long to read")
         value = sympy.Rational(f"{whole}.{fraction or '0'}")
-        return Decimal(-value if text[0] == "-" else value, len(digits), len(fraction))
+        decimal = Decimal(-value if text[0] == "-" else value, len(digits), len(fraction))
+        return Marked(decimal, frozenset({APPROXIMATION})) if len(digits) >= MIN_APPROXIMATION else decimal
     repeating = _REPEATING.fullmatch(text) or (_DOTTED.fullmatch(text) if len(text) < 100 else None)
     if repeating:
         sign, whole, fraction, period = repeating.groups()
@@ -147,7 +161,7 @@ def leaf(text: str) -> Value:
         return _leaf_expression(text)
     except Unreadable:
         words = TEXT_ONLY.sub(r"\1", text)
-        if TEXT_ONLY.search(text) and not re.search(r"[\\^_={}<>]", words):
+        if TEXT_ONLY.search(text) and words.strip() and not re.search(r"[\\^_={}<>]", words):
             return Text(words.strip())
         raise
 
@@ -161,10 +175,11 @@ def _quantity(text: str) -> Quantity | None:
         factor = _SCALES[scale.group(1) or scale.group(2)]
         value = leaf(text[: scale.start()])
         if isinstance(exact(value), sympy.Expr):
-            return Quantity(exact(value) * factor, "")
+            return Quantity(marked(exact(value) * factor, marks_of(value)), "")
     degree = _DEGREE_TAIL.search(text)
     if degree and degree.start() and not _TRIGONOMETRY.search(text):
-        return Quantity(leaf(text[: degree.start()]), "degree" + (degree.group(1) or degree.group(2) or ""))
+        unit = "degree" + (degree.group(1) or degree.group(2) or "")
+        return Quantity(Marked(leaf(text[: degree.start()]), frozenset({ANGLE})), unit)
     modulus = _MODULUS_TAIL.search(text)
     if modulus and modulus.start():
         return Quantity(leaf(text[: modulus.start()]), "mod " + modulus.group(1).strip("{} "))
@@ -193,7 +208,7 @@ def letter_unit(text: str) -> tuple[Value, str] | None:
         value = leaf(grouped(text[: tail.start()]))
     except Unreadable:
         return None
-    return (value, tail.group(1)) if isinstance(exact(value), sympy.Number) else None
+    return (value, tail.group(1)) if isinstance(exact(value), sympy.Number) and not marks_of(value) else None
 
 
 _FALLBACK_ALPHABET = re.compile(r"[A-Za-z0-9\\{}()\[\]^_+\-*/=<>|!.,:;&' ]*")
@@ -226,4 +241,4 @@ def _foreign(text: str, refused: Unreadable) -> Any:
         raise refused
     if any(isinstance(node, AppliedUndef) or (node.is_Symbol and len(str(node)) > 12) for node in value.atoms()):
         raise refused
-    return finite(value)
+    return Marked(finite(value), frozenset({"notation"}))

@@ -19,7 +19,6 @@ from whale_env.math.equality.text import cleaned, without_prose
 from whale_env.math.equality.values import (
     Bracketed,
     Choice,
-    Decimal,
     Finite,
     Items,
     Named,
@@ -29,6 +28,9 @@ from whale_env.math.equality.values import (
     Text,
     Value,
     exact,
+    marked,
+    marks_of,
+    unmarked,
 )
 
 _MAX_ITEMS = 300
@@ -119,7 +121,7 @@ _LONG_WORD = re.compile(r"[A-Za-z]{3,}")
 
 def _value(text: str) -> Value:
     text = text.strip()
-    if not text:
+    if not TEXT_ONLY.sub(r"\1", text).strip():
         raise Unreadable("it is empty")
     choice = _CHOICE.fullmatch(text)
     if choice:
@@ -261,14 +263,10 @@ def _label(text: str) -> str:
 
 def _plain_expression(text: str) -> Any:
     value = leaf(text)
-    if isinstance(value, Decimal):
-        return value.value
-    if isinstance(value, Quantity) and value.unit == "%":
-        return exact(value.value) / 100
-    value = exact(value)
-    if not isinstance(value, sympy.Expr):
+    bare, marks = exact(value), marks_of(value)
+    if not isinstance(bare, sympy.Expr):
         raise Unreadable("a relation between things that are no expressions")
-    return value
+    return marked(bare / 100 if isinstance(value, Quantity) and value.unit == "%" else bare, marks)
 
 
 def _term(text: str) -> Value:
@@ -277,12 +275,13 @@ def _term(text: str) -> Value:
         raise Unreadable("a part is empty")
     parts, marks = _split(text, _SET_OPERATOR)
     if len(parts) > 1:
-        result = as_set(_term(parts[0].strip()))
+        first, written = unmarked(_term(parts[0].strip()))
+        result = as_set(first)
         for part, mark in zip(parts[1:], marks, strict=True):
-            other = as_set(_term(part.strip()))
+            other, more = unmarked(_term(part.strip()))
             combine = {"\\cap": and_, "\\setminus": sub}.get(mark.strip(), or_)
-            result = combine(result, other)
-        return result
+            result, written = combine(result, as_set(other)), written | more
+        return marked(result, written)
     number_set = _NUMBER_SET.fullmatch(text)
     if number_set:
         return _NUMBER_SETS[number_set.group(1)]

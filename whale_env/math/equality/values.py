@@ -7,7 +7,7 @@ base, a quantity with its unit) has a record of its own.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, TypeAlias
 
 
@@ -100,12 +100,55 @@ class Choice:
     content: Value
 
 
+@dataclass(frozen=True, slots=True)
+class Marked:
+    """An expression that is no plain number, with marks that say what else its text holds.
+
+    `CONSTANT` stands for roots, pi, e, i and logarithms that have no rational value; an `ANGLE` in degrees and the
+    `APPROXIMATION` of a long decimal may stand for such. Any other mark names arithmetic that is yet to be done, such
+    as ``"sum"`` in ``10+80``. Only parsing knows this class: `unmarked` ends it.
+    """
+
+    value: Value
+    marks: frozenset[str]
+
+
+CONSTANT, ANGLE, APPROXIMATION = "constant", "angle", "approximation"
+MIN_APPROXIMATION = 10  # significant digits from which a decimal may stand for an exact value
+
 # Beside these a value may be a sympy Expr, Set or Matrix.
 Value: TypeAlias = Any
 
 
 def exact(value: Value) -> Any:
     """The bare value of a decimal or quantity; anything else as it is."""
-    while isinstance(value, Decimal | Quantity):
+    while isinstance(value, Decimal | Quantity | Marked):
         value = value.value
     return value
+
+
+def marks_of(value: Value) -> frozenset[str]:
+    """All marks in a value."""
+    return unmarked(value)[1]
+
+
+def marked(value: Value, marks: frozenset[str]) -> Value:
+    """``value`` with marks, if there are any."""
+    return Marked(value, marks) if marks else value
+
+
+def unmarked(value: Value) -> tuple[Value, frozenset[str]]:
+    """A value without marks, at any depth, and all the marks that it had."""
+    found: set[str] = set()
+
+    def bare(part: Any) -> Any:
+        if isinstance(part, Marked):
+            found.update(part.marks)
+            return bare(part.value)
+        if isinstance(part, tuple):
+            return tuple(map(bare, part))
+        if is_dataclass(part) and not isinstance(part, type):
+            return replace(part, **{item.name: bare(getattr(part, item.name)) for item in fields(part)})
+        return part
+
+    return bare(value), frozenset(found)
