@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import NoReturn
 
-from optimizers.display import outliving_readers
+from optimizers.run.display import outliving_readers
 
 READER_GONE = 141
 """Exit status of a command whose reader is gone: 128 and SIGPIPE's 13, as a shell gives it."""

@@ -32,9 +32,11 @@ from harness_sdk.rollout import RolloutConfig
 from harness_sdk.session import LocalSession
 from harness_sdk.trajectory import Trajectory
 from harness_sdk.types import Completion
-from optimizers import meta_harness
-from optimizers.racing import RacingConfig, losers, race, task_means
-from optimizers.selection import OutcomeTable, PairedConfig, argmax, compare, level, look, nominate, retest
+from optimizers.archive.records import OutcomeTable
+from optimizers.config import PairedConfig
+from optimizers.search import meta_harness
+from optimizers.search.racing import RacingConfig, losers, race, task_means
+from optimizers.search.selection import argmax, compare, level, look, nominate, retest
 from whale_env import DomainSpec, Observation, Outcome, Score, Task, ToolCall, ToolEnv, ToolSpec, said_verbatim
 from whale_env.core import EnvHandle
 from whale_env.types import Split
@@ -225,7 +227,7 @@ def careful(world: World, config: PairedConfig, racing: RacingConfig | None) -> 
 def tested(
     world: World, pair: tuple[Agent, Agent], at: float, config: PairedConfig, iteration: int
 ) -> tuple[bool, int]:
-    """Plays a re-test as `optimizers.selection.retest` does; returns whether it accepts, and its rollouts."""
+    """Plays a re-test as `optimizers.search.selection.retest` does; returns whether it accepts, and its rollouts."""
     fresh = [OutcomeTable(agent.name, {}) for agent in pair]
     samples = config.samples(len(world.tasks))
     for number in range(config.rounds):
@@ -241,7 +243,7 @@ def tested(
 def raced(
     world: World, tables: Sequence[OutcomeTable], incumbent: OutcomeTable, config: RacingConfig
 ) -> tuple[list[OutcomeTable], int]:
-    """Plays a race as `optimizers.racing.race` does; returns the survivors, and the rollouts of all."""
+    """Plays a race as `optimizers.search.racing.race` does; returns the survivors, and the rollouts of all."""
     order = list(world.tasks)
     random.Random(world.seed).shuffle(order)
     samples, size = world.setting.samples, -(-len(order) // config.batches)

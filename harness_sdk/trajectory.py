@@ -1,7 +1,7 @@
 """`Trajectory`: the finished record of one rollout, with exact ids, and its JSONL form.
 
 Training samples are cut from the stored ids (`Trajectory.samples`); text is never tokenised again. How a trajectory
-comes about is `harness_sdk.rollout`; what is learnt from it is `optimizers.rsft`.
+comes about is `harness_sdk.rollout`; what is learnt from it is `optimizers.weights.rsft`.
 """
 
 from __future__ import annotations

@@ -13,11 +13,106 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, Literal
 
-from optimizers.proposers.build import ProposerConfig
-
 WeightSync = Literal["checkpoint", "nccl"]
 Method = Literal["whale", "adaptive", "weight-only", "harness-only", "stagewise", "fst"]
 Preset = Literal["smoke", "laptop", "paper"]
+
+
+@dataclass(frozen=True, slots=True)
+class PairedConfig:
+    """How careful the paired rule is.
+
+    Attributes:
+        alpha: Chance that a whole harness phase accepts any harness that is not better than the one it replaces.
+        screen: A candidate is tested again only if its first p-value is at most this. Lenient: what slips through is
+            caught by the re-test, what is lost here is lost.
+        rollouts: Fresh rollouts per harness and round of the re-test, at least; the fewer tasks, the more on each.
+        rounds: Rounds at most; the re-test ends earlier when its result is clear.
+        early: Share of the level that each round before the last may spend (Haybittle 1971, Peto et al. 1976).
+        futility: A re-test ends without acceptance when a round leaves a p-value above this.
+    """
+
+    alpha: float = 0.1
+    screen: float = 0.5
+    rollouts: int = 192
+    rounds: int = 8
+    early: float = 0.05
+    futility: float = 0.5
+
+    def __post_init__(self) -> None:
+        for name in ("alpha", "screen", "futility"):
+            if not 0 < getattr(self, name) <= 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; give a probability above 0 and at most 1")
+        if self.rollouts < 1 or self.rounds < 1:
+            raise ValueError(f"rollouts is {self.rollouts} and rounds {self.rounds}; both must be at least 1")
+        if not 0 <= self.early * (self.rounds - 1) < 1:
+            raise ValueError(f"early is {self.early}; {self.rounds - 1} early looks must leave some for the last")
+
+    def samples(self, tasks: int) -> int:
+        """Returns the rollouts per task, harness and round."""
+        return -(-self.rollouts // max(tasks, 1))
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerConfig:
+    """How the weights are updated.
+
+    Attributes:
+        lr: Constant learning rate of AdamW.
+        weight_decay: Decoupled weight decay.
+        beta1: First-moment decay.
+        beta2: Second-moment decay.
+        max_grad_norm: Gradients are clipped to this norm.
+        micro_tokens: Padded tokens in one forward and backward pass.
+    """
+
+    lr: float = 1e-7
+    weight_decay: float = 0.0
+    beta1: float = 0.9
+    beta2: float = 0.999
+    max_grad_norm: float = 1.0
+    micro_tokens: int = 4096
+
+
+Kind = Literal["offline", "random", "anthropic", "openai", "command"]
+
+
+Effort = Literal["", "low", "medium", "high", "xhigh", "max"]
+
+
+@dataclass(frozen=True)
+class ProposerConfig:
+    """Who writes the candidates, and what a round of it may take."""
+
+    kind: Kind = "offline"
+    """offline needs no model; random draws its mechanisms without looking at scores (a control); anthropic is Claude
+    (ANTHROPIC_API_KEY); openai any compatible server (OPENAI_API_KEY); command an agent's command line."""
+    model: str = ""
+    """Model of anthropic and openai. Empty is claude-opus-4-7 for anthropic."""
+    effort: Effort = "high"
+    """How much Claude thinks. Empty for models without adaptive thinking."""
+    url: str = ""
+    """Where the server is, such as http://localhost:8000/v1. Empty is the provider's own."""
+    prices: tuple[float, ...] = ()
+    """US dollars for a million tokens: in, read from the cache, written to the cache, out. Empty takes the list's."""
+    command: str = ""
+    """The command line, such as: my-agent --print "Do what TASK.md says"."""
+    read: tuple[str, ...] = ()
+    """Folders that the command may read and run besides the system's."""
+    write: tuple[str, ...] = ()
+    """Folders that the command may change besides its copy of the archive."""
+    turns: int = 60
+    """Calls of a round."""
+    tokens: int = 6_000_000
+    """Tokens of a round, in and out, cached ones included."""
+    usd: float = 10.0
+    """Dollars of a round."""
+    usd_in_all: float = 100.0
+    """Dollars of a run; the harness phase ends when they are spent."""
+    seconds: float = 3600.0
+    """Wall time of a round."""
+    reply: int = 32_000
+    """Tokens of one reply."""
 
 
 @dataclass(frozen=True)
@@ -63,9 +158,6 @@ class HarnessConfig:
     """paired: share of the examples that only the re-test sees; shows how much of a gain is overfitting."""
     racing: bool = False
     """Stop scoring candidates that can no longer win; saves rollouts where there are 100 examples or more."""
-    reuse: bool = False
-    """Keep every scored rollout at once, so that a killed run plays none again. What is left is then played in other
-    batches, so a resumed run may differ from a straight one in the last bits."""
     proposer: ProposerConfig = field(default_factory=ProposerConfig)
     allow_uncaged: bool = False
     """Run proposed code without a cage where the kernel offers none. The run's record says so."""

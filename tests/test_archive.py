@@ -12,9 +12,10 @@ import riddles  # noqa: F401  # registers riddles/Riddles-v0
 from test_rollout import play, trusted
 
 from harness_sdk import Episode, Harness, Message, Trajectory
-from optimizers.archive import Archive, Entry, Iteration, Refusal
-from optimizers.archive_text import MAX_TEXTS, MAX_TRAJECTORY, clean, sign_test, slug, texts, trajectory_text
-from optimizers.rundir import RunDir, read_lines
+from optimizers.archive.records import Entry, Iteration, Refusal
+from optimizers.archive.store import Archive
+from optimizers.archive.texts import MAX_TEXTS, MAX_TRAJECTORY, clean, sign_test, slug, texts, trajectory_text
+from optimizers.record.rundir import RunDir, read_lines
 
 H0 = "from harness_sdk import Harness\n\n\nclass H0(Harness):\n    system = 'Solve it.'\n"
 CHILD = H0.replace("H0", "Child").replace("Solve it.", "Answer with a number. ```")

@@ -13,10 +13,11 @@ from json_server import serving
 
 import whale_env
 from harness_sdk.policies import ScriptedPolicy, TransformersPolicy
-from optimizers import backend, whale
-from optimizers.cli import one_line_errors, parse, run_command
+from optimizers.commands.cli import one_line_errors, parse
+from optimizers.commands.evaluate import EvaluateFlags, _evaluate_command
+from optimizers.commands.optimise import run_command
 from optimizers.config import BackendConfig, RunConfig, checked, checked_backend, preset
-from optimizers.evaluate import EvaluateFlags, _evaluate_command
+from optimizers.run import backend, start
 
 CHESS = {"tiers": ["1"]}
 
@@ -46,7 +47,7 @@ def test_the_harness_of_a_model_behind_an_api_can_be_searched(
     with serving(chat) as url:
         remote = BackendConfig(kind="openai", url=f"{url}/v1", server="vllm")
         config = small(method="harness-only", model="big-model", backend=remote)
-        result = whale.start(config, env, tmp_path / "run", resume=False)
+        result = start.start(config, env, tmp_path / "run", resume=False)
         assert result["base"]["rollouts"] == 2 and result["weights_version"] == 0
         assert not list((tmp_path / "run" / "checkpoints").glob("*"))
         assert len(list((tmp_path / "run" / "harnesses").iterdir())) > 1
@@ -60,7 +61,7 @@ def test_the_harness_of_a_model_behind_an_api_can_be_searched(
             with pytest.raises(ValueError, match="use --method harness-only"):
                 checked(replace(config, method=method))
             with pytest.raises(ValueError, match="takes no new weights; use --method harness-only"):
-                whale.start(replace(config, method=method), env, tmp_path / method, resume=False)
+                start.start(replace(config, method=method), env, tmp_path / method, resume=False)
 
 
 def scripted(model: str) -> ScriptedPolicy:
@@ -70,10 +71,10 @@ def scripted(model: str) -> ScriptedPolicy:
 def test_a_backend_of_ones_own_is_a_function(tmp_path: Path) -> None:
     env = whale_env.handle("chess", CHESS)
     mine = BackendConfig(kind=f"{__name__}:scripted")
-    result = whale.start(small(method="harness-only", model="e2e4", backend=mine), env, tmp_path / "run", resume=False)
+    result = start.start(small(method="harness-only", model="e2e4", backend=mine), env, tmp_path / "run", resume=False)
     assert result["base"]["rollouts"] == 2
     with pytest.raises(ValueError, match="scripted takes no new weights"):
-        whale.start(small(model="e2e4", backend=mine), env, tmp_path / "other", resume=False)
+        start.start(small(model="e2e4", backend=mine), env, tmp_path / "other", resume=False)
 
 
 def test_a_run_keeps_the_dtype_it_began_with(tiny_model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,10 +92,10 @@ def test_a_run_keeps_the_dtype_it_began_with(tiny_model: str, tmp_path: Path, mo
 
     monkeypatch.setattr(backend, "fastest", fastest)
     monkeypatch.setattr(backend, "TransformersPolicy", local)
-    whale.start(config, env, tmp_path / "run", resume=False)
+    start.start(config, env, tmp_path / "run", resume=False)
     (tmp_path / "run" / "result.json").unlink()
     monkeypatch.setattr(backend, "fastest", lambda source, device: "float32")
-    whale.start(config, env, tmp_path / "run", resume=True)
+    start.start(config, env, tmp_path / "run", resume=True)
     assert asked == [tiny_model] and made == ["bfloat16/float32"] * 2
 
 

@@ -14,19 +14,14 @@ from test_selection import TASKS, scorer
 from harness_sdk import load, validate
 from harness_sdk.check import behaviour
 from harness_sdk.loader import load_source
-from optimizers.archive import Archive, Entry, HarnessScore
-from optimizers.controls import (
-    PROMPTS,
-    FSTProposer,
-    PromptProposer,
-    RandomProposer,
-    best_of,
-    prompt_attributes,
-    reworded,
-    same_but_prompts,
-)
-from optimizers.proposer import Brief, ScriptedProposer
-from optimizers.rundir import RunDir
+from optimizers.archive.records import Entry, HarnessScore
+from optimizers.archive.store import Archive
+from optimizers.proposers.fst import PROMPTS, FSTProposer, prompt_attributes, same_but_prompts
+from optimizers.proposers.offline.chance import RandomProposer
+from optimizers.proposers.offline.rewordings import PromptProposer, reworded
+from optimizers.proposers.protocol import Brief, ScriptedProposer
+from optimizers.record.rundir import RunDir
+from optimizers.search.best_of import best_of
 from reference_harnesses import BASELINES
 from whale_env import handle
 

@@ -19,18 +19,19 @@ from harness_sdk import Harness, Job, Message, ScriptedPolicy, load, rollout, va
 from harness_sdk.check import behaviour
 from harness_sdk.loader import load_source
 from harness_sdk.trajectory import Trajectory
-from optimizers import meta_harness
-from optimizers.archive import Archive, Entry, HarnessScore
+from optimizers.archive.records import Entry, HarnessScore
+from optimizers.archive.store import Archive
 from optimizers.config import ScheduleConfig
-from optimizers.evaluate import interval, summary
-from optimizers.ledger import AgentCost, Ledger, ProposerCost
-from optimizers.offline_proposer import OfflineProposer, mechanisms, merit
-from optimizers.proposer import Brief, Proposal, ScriptedProposer
-from optimizers.proposers.checks import checker
-from optimizers.recipes import Facts, Recipe
-from optimizers.rundir import RunDir, RunDirError, read_lines
-from optimizers.schedule import harness_over, phases, weights_over
-from optimizers.templates import render
+from optimizers.proposers.offline.proposer import OfflineProposer, mechanisms, merit
+from optimizers.proposers.offline.recipes import Facts, Recipe
+from optimizers.proposers.offline.templates import render
+from optimizers.proposers.protocol import Brief, Proposal, ScriptedProposer
+from optimizers.record.ledger import AgentCost, Ledger, ProposerCost
+from optimizers.record.rundir import RunDir, RunDirError, read_lines
+from optimizers.run.evaluation import interval, summary
+from optimizers.run.schedule import harness_over, phases, weights_over
+from optimizers.search import meta_harness
+from optimizers.search.checks import checker
 from reference_harnesses import BASELINES
 from whale_env import DomainSpec, Observation, Outcome, Score, Task, ToolCall, ToolEnv, ToolSpec, handle, said_verbatim
 from whale_env.core import EnvHandle

@@ -9,7 +9,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,11 +21,14 @@ from riddles import Riddles
 import whale_env
 from harness_sdk import ScriptedPolicy
 from harness_sdk.policies import Generation, PolicyError, Request
-from optimizers import controls, evaluate, meta_harness, rsft, whale
-from optimizers.cli import _follow_up, one_line_errors
+from optimizers.commands import controls, evaluate, optimise
+from optimizers.commands.cli import one_line_errors
+from optimizers.commands.optimise import _follow_up
 from optimizers.config import RunConfig, ScheduleConfig, preset
-from optimizers.display import Display, outliving_readers
-from optimizers.rundir import RunDir, RunDirError
+from optimizers.record.rundir import RunDir, RunDirError
+from optimizers.run import plan, start
+from optimizers.run.display import Display, outliving_readers
+from optimizers.search import meta_harness
 from whale_env import Task, ToolEnv
 from whale_env.types import Split
 
@@ -79,11 +82,11 @@ def no_tracebacks(monkeypatch: pytest.MonkeyPatch) -> None:
 def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
     """Returns a function that runs a command's main and gives its exit status and what it printed."""
 
-    def run(module: Any, *flags: str) -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.argv", [module.__name__, *flags])
+    def run(main: Callable[[], None], *flags: str) -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.argv", ["command", *flags])
         status = 0
         try:
-            module.main()
+            main()
         except SystemExit as stop:
             status = int(stop.code or 0)
         said = capsys.readouterr()
@@ -110,40 +113,56 @@ def small(method: str = "harness-only", **changes: Any) -> RunConfig:
 
 
 @pytest.mark.parametrize(
-    ("module", "flags", "words"),
+    ("main", "flags", "words"),
     [
-        (controls, ["--out", "runs/ctl"], "keeps no run directory; leave --out out"),
-        (controls, ["--resume"], "leave --resume out"),
-        (controls, ["--search.samples", "0"], "--search.samples is 0; give at least 1"),
-        (controls, ["--env-args", "[1]"], "--env-args must be a JSON object, not '[1]'"),
-        (controls, ["--env", "gaps/Search-v0", "--dry-run"], "no task in its search split"),
-        (controls, ["--method", "whale"], "takes no --method whale; for that use python -m optimizers.whale"),
-        (meta_harness, ["--method", "whale"], "takes no --method whale; for that use python -m optimizers.whale"),
-        (rsft, ["--method", "fst"], "takes no --method fst; for that use python -m optimizers.whale"),
-        (evaluate, ["--run", "r", "--env", "chess"], "--run takes the run's own environment; leave --env out"),
-        (evaluate, ["--run", "r", "--env-args", "{}"], "leave --env-args out"),
-        (evaluate, ["--run", "r", "--model", "x"], "--run takes the run's own model; leave --model out"),
-        (evaluate, ["--tasks", "-14"], "error: --tasks is -14; give at least 0"),
-        (evaluate, ["--k", "0"], "error: --k is 0; give at least 1"),
-        (evaluate, ["--temperature", "-1"], "error: --temperature is -1"),
-        (evaluate, ["--max-turns", "0"], "error: --max-turns is 0"),
-        (evaluate, ["--backend.kind", "vlm"], "Did you mean 'vllm'?"),
-        (evaluate, ["--env-args", "[1]"], "--env-args must be a JSON object, not '[1]'"),
-        (evaluate, ["--env-args", '"x"'], "--env-args must be a JSON object"),
-        (evaluate, ["--env-args", "{tiers: 1}"], "--env-args must be a JSON object"),
-        (evaluate, ["--env", "gaps/Test-v0", *SCRIPTED], "no task in its test split; choose another with --split"),
-        (whale, ["--env", "gaps/Search-v0", "--dry-run"], "no task in its search split; --method whale needs tasks in"),
-        (whale, ["--env", "gaps/Test-v0", "--dry-run"], "no task in its test split"),
-        (whale, ["--env", "gaps/Train-v0", "--dry-run"], "needs tasks in train, search and test"),
-        (whale, ["--method", "whal"], "error: --method 'whal' is not known; choose from whale, adaptive, weight-only,"),
-        (whale, ["--seed", "x"], "error: --seed is 'x'; give a whole number (see"),
-        (whale, ["--weights.lr", "x"], "error: --weights.lr is 'x'; give a number (see"),
-        (whale, ["--weights.lr"], "error: --weights.lr needs a value (see"),
-        (whale, ["--schedule.cycle", "3"], "error: unknown option --schedule.cycle 3. Did you mean --schedule.cycles?"),
+        (controls.main, ["--out", "runs/ctl"], "keeps no run directory; leave --out out"),
+        (controls.main, ["--resume"], "leave --resume out"),
+        (controls.main, ["--search.samples", "0"], "--search.samples is 0; give at least 1"),
+        (controls.main, ["--env-args", "[1]"], "--env-args must be a JSON object, not '[1]'"),
+        (controls.main, ["--env", "gaps/Search-v0", "--dry-run"], "no task in its search split"),
+        (controls.main, ["--method", "whale"], "takes no --method whale; for that use python -m optimizers.whale"),
+        (
+            optimise.meta_harness,
+            ["--method", "whale"],
+            "takes no --method whale; for that use python -m optimizers.whale",
+        ),
+        (optimise.rsft, ["--method", "fst"], "takes no --method fst; for that use python -m optimizers.whale"),
+        (evaluate.main, ["--run", "r", "--env", "chess"], "--run takes the run's own environment; leave --env out"),
+        (evaluate.main, ["--run", "r", "--env-args", "{}"], "leave --env-args out"),
+        (evaluate.main, ["--run", "r", "--model", "x"], "--run takes the run's own model; leave --model out"),
+        (evaluate.main, ["--tasks", "-14"], "error: --tasks is -14; give at least 0"),
+        (evaluate.main, ["--k", "0"], "error: --k is 0; give at least 1"),
+        (evaluate.main, ["--temperature", "-1"], "error: --temperature is -1"),
+        (evaluate.main, ["--max-turns", "0"], "error: --max-turns is 0"),
+        (evaluate.main, ["--backend.kind", "vlm"], "Did you mean 'vllm'?"),
+        (evaluate.main, ["--env-args", "[1]"], "--env-args must be a JSON object, not '[1]'"),
+        (evaluate.main, ["--env-args", '"x"'], "--env-args must be a JSON object"),
+        (evaluate.main, ["--env-args", "{tiers: 1}"], "--env-args must be a JSON object"),
+        (evaluate.main, ["--env", "gaps/Test-v0", *SCRIPTED], "no task in its test split; choose another with --split"),
+        (
+            optimise.whale,
+            ["--env", "gaps/Search-v0", "--dry-run"],
+            "no task in its search split; --method whale needs tasks in",
+        ),
+        (optimise.whale, ["--env", "gaps/Test-v0", "--dry-run"], "no task in its test split"),
+        (optimise.whale, ["--env", "gaps/Train-v0", "--dry-run"], "needs tasks in train, search and test"),
+        (
+            optimise.whale,
+            ["--method", "whal"],
+            "error: --method 'whal' is not known; choose from whale, adaptive, weight-only,",
+        ),
+        (optimise.whale, ["--seed", "x"], "error: --seed is 'x'; give a whole number (see"),
+        (optimise.whale, ["--weights.lr", "x"], "error: --weights.lr is 'x'; give a number (see"),
+        (optimise.whale, ["--weights.lr"], "error: --weights.lr needs a value (see"),
+        (
+            optimise.whale,
+            ["--schedule.cycle", "3"],
+            "error: unknown option --schedule.cycle 3. Did you mean --schedule.cycles?",
+        ),
     ],
 )
-def test_it_is_one_line(module: Any, flags: list[str], words: str, command: Any) -> None:
-    status, out, err = command(module, *flags)
+def test_it_is_one_line(main: Callable[[], None], flags: list[str], words: str, command: Any) -> None:
+    status, out, err = command(main, *flags)
     assert status == 2 and not out and words in err
     assert err.startswith("error: ") and err.count("\n") == 1
     assert "Value error" not in err and "Invalid choice" not in err
@@ -153,9 +172,9 @@ def test_it_is_one_line(module: Any, flags: list[str], words: str, command: Any)
 def test_a_run_without_tasks_makes_nothing(method: str, split: str, tmp_path: Path) -> None:
     env = whale_env.handle(f"gaps/{split.title()}-v0")
     with pytest.raises(ValueError, match=f"no task in its {split} split"):
-        whale.start(small(method, env="gaps", env_args="{}"), env, tmp_path / "run", resume=False)
+        start.start(small(method, env="gaps", env_args="{}"), env, tmp_path / "run", resume=False)
     assert not (tmp_path / "run").exists()
-    whale.require_tasks(small("harness-only"), whale_env.handle("gaps/Train-v0"))  # it trains nothing
+    plan.require_tasks(small("harness-only"), whale_env.handle("gaps/Train-v0"))  # it trains nothing
 
 
 # Dry runs
@@ -163,16 +182,16 @@ def test_a_run_without_tasks_makes_nothing(method: str, split: str, tmp_path: Pa
 
 def test_a_control_shows_its_plan_and_plays_nothing(command: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(controls, "_best_of", None)
-    status, out, err = command(controls, "--preset", "smoke", "--env", "chess", "--dry-run")
+    status, out, err = command(controls.main, "--preset", "smoke", "--env", "chess", "--dry-run")
     assert status == 0 and not err and json.loads(out[: out.index("\n}") + 2])["env"] == "chess"
     assert "40 rollouts  best of 5: ChessH0 on 4 search tasks, 2 times each" in out
     assert "40 rollouts in all" in out
-    status, out, _ = command(controls, "--help")
+    status, out, _ = command(controls.main, "--help")
     assert status == 0 and "--dry-run" in out and "--out" not in out and "--resume" not in out
 
 
 def test_a_control_plays_what_it_planned(command: Any) -> None:
-    status, out, _ = command(controls, "--preset", "smoke", "--env", "chess", *SCRIPTED)
+    status, out, _ = command(controls.main, "--preset", "smoke", "--env", "chess", *SCRIPTED)
     assert status == 0 and len(json.loads(out)["means"]) == 5
 
 
@@ -180,20 +199,20 @@ def test_an_adaptive_plan_counts_the_most_and_says_so(command: Any) -> None:
     env = whale_env.handle("chess", MATE)
     schedule = ScheduleConfig(cycles=2, max_epochs=1.5, max_iterations=7)
     config = replace(preset("smoke", "chess"), method="adaptive", schedule=schedule)
-    rows = dict(whale.planned(config, env))
+    rows = dict(plan.planned(config, env))
     assert rows["weights-1: at most 6 steps"] == 6 * 2 * 4  # 1.5 epochs of 8 tasks, 2 a step, 4 rollouts each
     assert rows["harness-1: at most 7 iterations"] == (1 + 6 * 2) * 4 * 2
-    fixed = dict(whale.planned(replace(config, method="whale"), env))
+    fixed = dict(plan.planned(replace(config, method="whale"), env))
     assert fixed["weights-1: 2 steps"] == 16 and fixed["harness-1: 3 iterations"] == 40
     flags = ["--env", "chess", "--preset", "smoke", "--dry-run"]
-    assert "rollouts in all at most;" in command(whale, *flags, "--method", "adaptive")[1]
-    assert "rollouts in all; run directory" in command(whale, *flags)[1]
+    assert "rollouts in all at most;" in command(optimise.whale, *flags, "--method", "adaptive")[1]
+    assert "rollouts in all; run directory" in command(optimise.whale, *flags)[1]
 
 
 def test_a_plan_counts_the_tasks_there_are() -> None:
     env = whale_env.handle("riddles/Riddles-v0")
     config = small(evaluation=replace(preset("smoke", "chess").evaluation, tasks=0))
-    assert dict(whale.planned(config, env))["test base"] == 10 * 2
+    assert dict(plan.planned(config, env))["test base"] == 10 * 2
 
 
 # Evaluation
@@ -202,12 +221,12 @@ def test_a_plan_counts_the_tasks_there_are() -> None:
 def test_failures_are_counted_and_a_broken_harness_is_said(tmp_path: Path, command: Any) -> None:
     (tmp_path / "bad.py").write_text(BAD)
     flags = ["--env", "chess", "--env-args", json.dumps(MATE), "--tasks", "3", "--k", "2", *SCRIPTED]
-    status, out, err = command(evaluate, *flags, "--harness", str(tmp_path / "bad.py"))
+    status, out, err = command(evaluate.main, *flags, "--harness", str(tmp_path / "bad.py"))
     row = json.loads(out)
     assert status == 0 and row["mean"] == 0 and row["failures"] == {"harness_error": 6}
     assert err.startswith("warning: all 6 rollouts ended in harness_error, the first so: pack: KeyError: 'gone'")
     assert err.count("\n") == 1
-    status, out, err = command(evaluate, *flags, "--max-tokens", "77")
+    status, out, err = command(evaluate.main, *flags, "--max-tokens", "77")
     row = json.loads(out)
     assert status == 0 and not err and sum(row["failures"].values()) <= row["rollouts"] == 6
     assert row["env_args"] == MATE and row["agent"]["max_tokens"] == 77 and row["agent"]["max_turns"] == 32
@@ -215,14 +234,14 @@ def test_failures_are_counted_and_a_broken_harness_is_said(tmp_path: Path, comma
 
 def test_a_backend_that_never_answers_is_said(command: Any) -> None:
     flags = ["--env", "riddles/Riddles-v0", "--tasks", "2", "--k", "1", "--backend.kind", f"{__name__}:down"]
-    status, out, err = command(evaluate, *flags)
+    status, out, err = command(evaluate.main, *flags)
     row = json.loads(out)
     assert status == 0 and row["failures"] == {"env_error": 2} and row["unknown"] == 2
     assert err.startswith("warning: all 2 rollouts ended in env_error, the first so: policy: no server, for ")
 
 
 def test_the_help_tells_where_the_limits_differ_from_a_run(command: Any) -> None:
-    text = " ".join(command(evaluate, "--help")[1].split())
+    text = " ".join(command(evaluate.main, "--help")[1].split())
     assert "nothing is taken from a preset" in text and "else 8192" in text
 
 
@@ -234,38 +253,38 @@ def test_a_start_that_fails_leaves_nothing_behind(tmp_path: Path, monkeypatch: p
     broken = replace(config, backend=replace(config.backend, kind="builtins:str"))
     out = tmp_path / "runs" / "mine"
     with pytest.raises(ValueError, match="has no method generate"):
-        whale.start(broken, env, out, resume=False)
+        start.start(broken, env, out, resume=False)
     assert not (tmp_path / "runs").exists()
     out.mkdir(parents=True)
     with pytest.raises(ValueError, match="has no method generate"):
-        whale.start(broken, env, out, resume=False)
+        start.start(broken, env, out, resume=False)
     assert out.is_dir() and not list(out.iterdir())  # it was there before
     with monkeypatch.context() as patch:
 
         async def interrupted(*_: object) -> Any:
             raise KeyboardInterrupt
 
-        patch.setattr(whale, "evaluate", interrupted)
+        patch.setattr("optimizers.run.whale.evaluate", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            whale.start(config, env, out, resume=False)
+            start.start(config, env, out, resume=False)
     assert not list(out.iterdir())
     with monkeypatch.context() as patch:
         patch.setattr(meta_harness.MetaHarness, "iterate", None)
         with pytest.raises(TypeError):
-            whale.start(config, env, out, resume=False)
+            start.start(config, env, out, resume=False)
     assert "evaluation/base" in (out / "journal.jsonl").read_text()  # finished, so kept
     with monkeypatch.context() as patch:
         patch.setattr(meta_harness.MetaHarness, "iterate", None)
         with pytest.raises(TypeError):
-            whale.start(config, env, out, resume=True)
-    assert whale.start(config, env, out, resume=True)["base"]["rollouts"] == 2
+            start.start(config, env, out, resume=True)
+    assert start.start(config, env, out, resume=True)["base"]["rollouts"] == 2
 
 
 def test_a_directory_that_cannot_be_begun_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full() -> Any:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("optimizers.rundir._environment", full)
+    monkeypatch.setattr("optimizers.record.rundir._environment", full)
     with pytest.raises(RunDirError, match="No space left"):
         RunDir.open(tmp_path / "a" / "run", {}, resume=False)
     assert not (tmp_path / "a").exists()
@@ -298,13 +317,13 @@ def test_ctrl_c_tells_how_to_go_on_where_one_can(
     def interrupted(*_: object, **__: object) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(whale, "start", interrupted)
+    monkeypatch.setattr(start, "start", interrupted)
     out = tmp_path / "run"
     flags = ["--env", "chess", "--preset", "smoke", "--out", str(out)]
-    assert command(whale, *flags) == (130, "", "stopped; nothing was finished\n")
+    assert command(optimise.whale, *flags) == (130, "", "stopped; nothing was finished\n")
     out.mkdir()
     (out / "config.json").touch()
-    status, _, err = command(whale, *flags)
+    status, _, err = command(optimise.whale, *flags)
     assert status == 130 and err.endswith(f"Give the same command with --out {out} --resume to go on.\n")
     monkeypatch.setattr(evaluate, "_evaluate_command", interrupted)
     assert command(evaluate) == (130, "", "stopped\n")
@@ -343,15 +362,15 @@ def test_a_run_goes_on_when_nobody_reads_it(tmp_path: Path) -> None:
         display.line("one")
         display.line("two")
     with unread():
-        whale.start(small(), whale_env.handle("chess", MATE), tmp_path / "run", resume=False)
+        start.start(small(), whale_env.handle("chess", MATE), tmp_path / "run", resume=False)
     assert (tmp_path / "run" / "result.json").is_file()
 
 
-@pytest.mark.parametrize("module", [whale, rsft, meta_harness, evaluate, controls])
-def test_help_ends_quietly(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.argv", [module.__name__, "--help"])
+@pytest.mark.parametrize("main", [optimise.whale, optimise.rsft, optimise.meta_harness, evaluate.main, controls.main])
+def test_help_ends_quietly(main: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["command", "--help"])
     with unread(), pytest.raises(SystemExit) as left:
-        module.main()
+        main()
     assert left.value.code in (0, None)
 
 
@@ -379,7 +398,7 @@ BENCHMARKS = sorted(
 @pytest.mark.parametrize("name", BENCHMARKS)
 def test_a_benchmarks_help_shows_how_it_is_called(name: str, command: Any) -> None:
     module = importlib.import_module(f"benchmarks.{name}")
-    status, out, _ = command(module, "--help")
+    status, out, _ = command(module.main, "--help")
     assert status == 0 and out.startswith(f"usage: python -m benchmarks.{name} ")
 
 

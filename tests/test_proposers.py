@@ -18,20 +18,21 @@ from messages_server import MessagesServer, Says, Script, events, speaking, text
 from harness_sdk.loader import harness_id, load_source
 from harness_sdk.policies import api
 from harness_sdk.validator import validate
-from optimizers.archive import Archive, Entry, HarnessScore
-from optimizers.offline_proposer import OfflineProposer
-from optimizers.proposer import Brief, Proposed, ProposerSetupError, Verdict
-from optimizers.proposers import briefing
-from optimizers.proposers.anthropic import AnthropicProposer
+from optimizers.archive.records import Entry, HarnessScore
+from optimizers.archive.store import Archive
 from optimizers.proposers.build import ProposerConfig, build
-from optimizers.proposers.checks import checker
-from optimizers.proposers.command import CommandProposer
-from optimizers.proposers.conversation import Caps, Price
-from optimizers.proposers.files import ArchiveFiles, FileError
-from optimizers.proposers.journal import Journal
-from optimizers.proposers.openai import OpenAIProposer
-from optimizers.proposers.tools import TOOLS, ToolUse, Workbench
-from optimizers.rundir import RunDir
+from optimizers.proposers.llm import briefing
+from optimizers.proposers.llm.anthropic import AnthropicProposer
+from optimizers.proposers.llm.command import CommandProposer
+from optimizers.proposers.llm.conversation import Caps, Price
+from optimizers.proposers.llm.files import ArchiveFiles, FileError
+from optimizers.proposers.llm.journal import Journal
+from optimizers.proposers.llm.openai import OpenAIProposer
+from optimizers.proposers.llm.tools import TOOLS, ToolUse, Workbench
+from optimizers.proposers.offline.proposer import OfflineProposer
+from optimizers.proposers.protocol import Brief, Proposed, ProposerSetupError, Verdict
+from optimizers.record.rundir import RunDir
+from optimizers.search.checks import checker
 from whale_env.core import EnvHandle
 from whale_env.sandbox import confinement
 
@@ -440,7 +441,7 @@ def test_reading_goes_by_pages(brief: Brief, tmp_path: Path) -> None:
 
 def test_a_slow_pattern_is_stopped(brief: Brief, monkeypatch: pytest.MonkeyPatch) -> None:
     (brief.archive.folder / brief.incumbent / "a.txt").write_text("a" * 64 + "b\n")
-    monkeypatch.setattr("optimizers.proposers.files.SEARCH_SECONDS", 1.0)
+    monkeypatch.setattr("optimizers.proposers.llm.files.SEARCH_SECONDS", 1.0)
     with pytest.raises(FileError, match="took over 1 s"):
         asyncio.run(ArchiveFiles(brief.archive.folder).grep("(a+)+$"))
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from test_selection import TASKS, row, scorer
 
-from optimizers.racing import RacingConfig, hopeless, losers, race, shuffled, task_means
-from optimizers.selection import OutcomeTable
+from optimizers.archive.records import OutcomeTable
+from optimizers.search.racing import RacingConfig, hopeless, losers, race, shuffled, task_means
 
 
 def test_what_cannot_catch_up_is_hopeless_whatever_the_confidence() -> None:

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from optimizers.ledger import AgentCost, Ledger, ProposerCost
-from optimizers.report import ReportError, main, write_report
-from optimizers.rundir import METRICS, RunDir
+from optimizers.commands.report import main
+from optimizers.record.ledger import AgentCost, Ledger, ProposerCost
+from optimizers.record.rundir import METRICS, RunDir
+from optimizers.report.page import ReportError, write_report
 
 pytest.importorskip("matplotlib")
 

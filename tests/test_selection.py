@@ -8,22 +8,17 @@ import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import riddles  # noqa: F401  # registers riddles/Riddles-v0
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_rollout import trusted
 
-from harness_sdk import Harness, RolloutConfig, ScriptedPolicy
 from harness_sdk.randomness import derive_seed
-from harness_sdk.rollout import jobs_for
 from harness_sdk.trajectory import Trajectory
-from optimizers.evaluation_cache import EvaluationCache, cached_rollout, key_of
-from optimizers.selection import (
-    OutcomeTable,
-    PairedConfig,
+from optimizers.archive.records import OutcomeTable
+from optimizers.config import PairedConfig
+from optimizers.search.selection import (
     argmax,
     compare,
     gain_interval,
@@ -36,7 +31,6 @@ from optimizers.selection import (
     slices,
 )
 from whale_env import Score, Task
-from whale_env.core import EnvHandle
 
 TASKS = [Task(f"t{i}", "toy", "search") for i in range(40)]
 
@@ -178,61 +172,3 @@ def test_looks_keep_to_the_level() -> None:
     for bad in ({"alpha": 0.0}, {"rounds": 0}, {"early": 0.5, "rounds": 3}, {"screen": 2.0}):
         with pytest.raises(ValueError, match=next(iter(bad))):
             PairedConfig(**bad)  # type: ignore[arg-type]
-
-
-# The cache
-
-ENV = EnvHandle("riddles/Riddles-v0", {})
-
-
-def test_nothing_is_scored_twice_and_a_torn_line_is_redone(tmp_path: Path) -> None:
-    path = tmp_path / "run" / "evaluations.cache"
-    jobs = jobs_for(trusted(Harness), ENV.tasks("search")[:3], 2)
-    policy, config = ScriptedPolicy(["<answer>2</answer>"]), RolloutConfig()
-    first = asyncio.run(cached_rollout(jobs, ENV, policy, config, (EvaluationCache(path), "w0")))
-    assert len(first.fresh) == 6 and len(EvaluationCache(path)) == 6
-    data = path.read_bytes()
-    path.write_bytes(data[:-7])  # the writer was killed
-    seen: list[Trajectory] = []
-    asked = len(policy.prompts)
-    again = asyncio.run(cached_rollout(jobs, ENV, policy, config, (EvaluationCache(path), "w0"), seen.append))
-    assert len(again.fresh) == 1 and len(policy.prompts) == asked + 1 and len(seen) == 6
-    assert [t.to_json() for t in again.trajectories] == [t.to_json() for t in first.trajectories]
-    assert path.read_bytes() == data
-    path.write_bytes(b"nonsense\n" + data)
-    with pytest.raises(ValueError, match=r"evaluations\.cache:1 is damaged"):
-        EvaluationCache(path)
-
-
-def test_infrastructure_failures_are_never_kept(tmp_path: Path) -> None:
-    cache = EvaluationCache(tmp_path / "x.cache")
-    jobs = jobs_for(trusted(Harness), ENV.tasks("search")[:2])
-
-    class Down(ScriptedPolicy):
-        async def generate(self, request: object) -> object:  # type: ignore[override]
-            raise ConnectionError("down")
-
-    lost = asyncio.run(cached_rollout(jobs, ENV, Down(["x"]), RolloutConfig(), (cache, "w0")))
-    assert [t.reward for t in lost.trajectories] == [None, None] and len(cache) == 0
-    found = asyncio.run(
-        cached_rollout(jobs, ENV, ScriptedPolicy(["<answer>2</answer>"]), RolloutConfig(), (cache, "w0"))
-    )
-    assert len(found.fresh) == 2 and len(cache) == 2
-
-
-def test_the_address_is_all_that_decides_a_rollout() -> None:
-    job = jobs_for(trusted(Harness), ENV.tasks("search")[:1])[0]
-    config = RolloutConfig()
-    keys = {
-        key_of(job, ENV, "w0", config),
-        key_of(job, ENV, "w1", config),
-        key_of(replace(job, index=1), ENV, "w0", config),
-        key_of(replace(job, task=ENV.tasks("search")[1]), ENV, "w0", config),
-        key_of(replace(job, harness=replace(job.harness, id="other")), ENV, "w0", config),
-        key_of(job, EnvHandle(ENV.name, {"split": "search"}), "w0", config),
-        key_of(job, ENV, "w0", replace(config, seed=1)),
-        key_of(job, ENV, "w0", replace(config, phase="other")),
-        key_of(job, ENV, "w0", replace(config, max_tokens=1)),
-    }
-    assert len(keys) == 9
-    assert key_of(job, ENV, "w0", replace(config, concurrency=1)) in keys

@@ -11,7 +11,8 @@ from harness_sdk import RolloutConfig, jobs_for, load, rollout
 from harness_sdk.models import ModelNotFoundError, resolve
 from harness_sdk.policies import TransformersPolicy
 from harness_sdk.policies.loading import load as load_model
-from optimizers.trainer import Trainer, TrainerConfig
+from optimizers.config import TrainerConfig
+from optimizers.weights.trainer import Trainer
 from whale_env import handle
 
 

@@ -17,9 +17,9 @@ from harness_sdk.loader import LoadedHarness
 from harness_sdk.policies import Sampling, TransformersPolicy
 from harness_sdk.session import LocalSession
 from harness_sdk.trajectory import Sample
-from optimizers.config import WeightsConfig
-from optimizers.rsft import PromptSampler, collect, learn
-from optimizers.trainer import Trainer, TrainerConfig
+from optimizers.config import TrainerConfig, WeightsConfig
+from optimizers.weights.rsft import PromptSampler, collect, learn
+from optimizers.weights.trainer import Trainer
 from whale_env import DomainSpec, Observation, Outcome, Score, Task, ToolEnv, ToolSpec
 from whale_env.core import EnvHandle
 from whale_env.types import Split

@@ -24,7 +24,7 @@ from tiny import tiny_llama
 from harness_sdk.policies import GREEDY, Generation, PolicyError, Request, Sampling, TransformersPolicy, VLLMPolicy, api
 from harness_sdk.policies.engine import Engine, Row
 from harness_sdk.policies.vllm_sync import fingerprint
-from optimizers import rsft
+from optimizers.weights import rsft
 
 pytest.importorskip("openai")
 

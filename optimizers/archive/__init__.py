@@ -1,0 +1,1 @@
+"""All harnesses that were tried: records, how they are kept, how they read."""

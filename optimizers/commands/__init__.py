@@ -1,0 +1,1 @@
+"""What stands behind ``python -m optimizers.…``: flags, errors, interrupts."""

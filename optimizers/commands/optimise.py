@@ -1,0 +1,101 @@
+"""The commands that optimise: ``python -m optimizers.whale``, ``rsft`` and ``meta_harness``."""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from optimizers.commands.cli import fail, one_line_errors, parse_preset, print_plan
+from optimizers.config import Method, Preset, RunConfig, checked
+
+EXAMPLES = """examples:
+  python -m {module} --env chess                                  the laptop preset: minutes on two cores
+  python -m {module} --env chess --preset smoke                   everything once, about a minute
+  python -m {module} --env chess --seed 1 --out runs/mine         another seed, a named run directory
+  python -m {module} --env chess --out runs/mine --seed 1 --resume  go on with it
+  python -m {module} --env chess --harness my_harness.py:Mine     begin from a harness of your own
+  python -m {module} --env my_package:MyEnv-v0 --dry-run          what would run, and how many rollouts
+"""
+
+
+@dataclass(frozen=True)
+class _Flags:
+    config: Annotated[RunConfig, tyro.conf.arg(name="")] = field(default_factory=RunConfig)
+    preset: Preset = "laptop"
+    """Where the other flags take their defaults from."""
+    out: Path | None = None
+    """Run directory. Default: runs/<env>-<method>-s<seed>-<time>."""
+    resume: bool = False
+    """Go on with the run in --out."""
+    dry_run: bool = False
+    """Print the resolved plan and the rollout budget, and stop."""
+
+
+def run_command(module: str, method: Method | None = None) -> None:
+    """Parses the command line and runs an optimiser.
+
+    Args:
+        module: The module's name, for the help text.
+        method: A fixed method, or None to let ``--method`` decide.
+    """
+    out: Path | None = None
+
+    def stopped() -> str:
+        if out is None or not (out / "config.json").is_file():
+            return "stopped; nothing was finished"
+        return f"stopped; what is finished is kept. Give the same command with --out {out} --resume to go on."
+
+    with one_line_errors(stopped):
+        flags = parse_preset(_Flags, module, EXAMPLES, method)
+        config = checked(flags.config)
+        from optimizers.run.plan import planned, require_tasks
+        from whale_env.registry import arguments_from, handle
+
+        env = handle(config.env, arguments_from(config.env_args))
+        require_tasks(config, env)
+        if flags.resume and flags.out is None:
+            fail("--resume needs --out: the directory of the run to go on with")
+        out = flags.out or _default_out(config)
+        if flags.dry_run:
+            print_plan(config, planned(config, env), f"run directory {out}")
+            return
+        from optimizers.run.display import print_result
+        from optimizers.run.start import start
+
+        result = start(config, env, out, resume=flags.resume)
+
+        print_result(result, str(out), _follow_up(out, result))
+
+
+def _default_out(config: RunConfig) -> Path:
+    env = re.sub(r"[^A-Za-z0-9]+", "-", config.env).strip("-")
+    return Path("runs") / f"{env}-{config.method}-s{config.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
+
+
+def _follow_up(out: Path, result: dict[str, Any]) -> list[str]:
+    harnesses = out / "harnesses"
+    index = f" (and {harnesses}/index.md)" if (harnesses / "index.md").is_file() else ""  # written by the first search
+    return [
+        f"look at it:   less {harnesses}/{result['harness']}/harness.py{index}",
+        f"measure more: python -m optimizers.evaluate --run {out} --tasks 128",
+    ]
+
+
+def whale() -> None:
+    """``python -m optimizers.whale``: any method."""
+    run_command("optimizers.whale")
+
+
+def rsft() -> None:
+    """``python -m optimizers.rsft``: weight phases only."""
+    run_command("optimizers.rsft", method="weight-only")
+
+
+def meta_harness() -> None:
+    """``python -m optimizers.meta_harness``: harness phases only."""
+    run_command("optimizers.meta_harness", method="harness-only")

@@ -1,0 +1,1 @@
+"""Proposers that ask a language model, or an agent's command line."""

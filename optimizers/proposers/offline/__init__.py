@@ -1,0 +1,1 @@
+"""Proposers without a model."""

@@ -1,0 +1,1 @@
+"""Runs: the algorithm, its plan and schedule, evaluation, display."""

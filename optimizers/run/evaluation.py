@@ -1,0 +1,199 @@
+"""Evaluation: mean@k on held-out tasks with a bootstrap interval, and ``python -m optimizers.evaluate``.
+
+The only place that opens the test split.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+
+from harness_sdk.loader import LoadedHarness
+from harness_sdk.policies.base import Policy, Sampling
+from harness_sdk.rollout import RolloutConfig, jobs_for, rollout
+from harness_sdk.trajectory import Trajectory
+from optimizers.config import AgentConfig
+from optimizers.search.selection import sign_flip
+from whale_env.core import EnvHandle
+from whale_env.types import Task
+
+RESAMPLES = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """How one pair did on some tasks. All rates are fractions.
+
+    Attributes:
+        mean: mean@k: the mean over tasks of each task's mean reward.
+        low: Lower end of the 95 % interval over tasks.
+        high: Upper end.
+        k: Rollouts per task.
+        tasks: Tasks with at least one known reward.
+        unknown: Rollouts whose reward an infrastructure failure left unknown; they are not counted as 0.
+        format: Share of model calls that could be read as an action.
+        legality: Share of environment actions that were valid (None if there was none).
+        truncated: Share of model calls cut by a limit.
+        turns: Model calls per rollout.
+        tokens: Sampled tokens per rollout.
+        rollouts: Rollouts in all.
+        seconds: Wall time.
+        metrics: Means of the domain's own metrics.
+        failures: Rollouts by the failure they ended in; those without one are left out.
+        by_task: Summed reward of each task's rollouts, by task id: what a paired comparison needs.
+    """
+
+    mean: float
+    low: float
+    high: float
+    k: int
+    tasks: int
+    unknown: int
+    format: float
+    legality: float | None
+    truncated: float
+    turns: float
+    tokens: float
+    rollouts: int
+    seconds: float
+    metrics: Mapping[str, float]
+    failures: Mapping[str, int] = field(default_factory=dict)
+    by_task: Mapping[str, float] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the evaluation as JSON data."""
+        return asdict(self)
+
+
+async def evaluate(
+    env: EnvHandle,
+    harness: LoadedHarness,
+    policy: Policy,
+    tasks: Sequence[Task],
+    k: int,
+    config: RolloutConfig,
+    on_done: Callable[[Trajectory], None] | None = None,
+) -> tuple[Evaluation, list[Trajectory]]:
+    """Rolls a pair out k times on each task and sums it up.
+
+    Args:
+        env: A handle that may open the tasks' split.
+        harness: The harness.
+        policy: The weights.
+        tasks: The tasks.
+        k: Rollouts per task.
+        config: How to roll out; its phase names the evaluation.
+        on_done: Called with each finished trajectory.
+
+    Returns:
+        The summary and all trajectories.
+    """
+    began = time.monotonic()
+    trajectories = await rollout(jobs_for(harness, tasks, k), env, policy, config, on_done)
+    return summary(trajectories, k, time.monotonic() - began, config.seed), trajectories
+
+
+def summary(trajectories: Sequence[Trajectory], k: int, seconds: float, seed: int = 0) -> Evaluation:
+    """Sums trajectories up; see `Evaluation`."""
+    by_task: dict[str, list[float]] = defaultdict(list)
+    metrics: dict[str, list[float]] = defaultdict(list)
+    for trajectory in trajectories:
+        if trajectory.reward is not None:
+            by_task[trajectory.task.id].append(trajectory.reward)
+        for name, value in trajectory.score.metrics.items():
+            metrics[name].append(value)
+    means = [fmean(rewards) for rewards in by_task.values()]
+    low, high = interval(means, seed)
+    turns = [turn for trajectory in trajectories for turn in trajectory.turns]
+    acted = [turn for turn in turns if turn.calls]
+    unread = sum(turn.failure is not None and turn.failure.kind != "illegal" for turn in turns)
+    illegal = sum(turn.failure is not None and turn.failure.kind == "illegal" for turn in acted)
+    count = max(len(trajectories), 1)
+    return Evaluation(
+        mean=fmean(means) if means else 0.0,
+        low=low,
+        high=high,
+        k=k,
+        tasks=len(means),
+        unknown=sum(trajectory.reward is None for trajectory in trajectories),
+        format=1 - unread / len(turns) if turns else 0.0,
+        legality=1 - illegal / len(acted) if acted else None,
+        truncated=sum(turn.completion.finish_reason == "length" for turn in turns) / max(len(turns), 1),
+        turns=len(turns) / count,
+        tokens=sum(trajectory.tokens for trajectory in trajectories) / count,
+        rollouts=len(trajectories),
+        seconds=seconds,
+        metrics={name: fmean(values) for name, values in sorted(metrics.items())},
+        failures=dict(Counter(t.score.failure for t in trajectories if t.score.failure).most_common()),
+        by_task={task: sum(rewards) for task, rewards in by_task.items()},
+    )
+
+
+def warning(trajectories: Sequence[Trajectory]) -> str:
+    """Returns a line for a user where nothing was measured but an error of the harness or around it, else ``""``."""
+    counted = [trajectory for trajectory in trajectories if trajectory.reward is not None] or trajectories
+    if not counted or any(t.score.failure not in ("harness_error", "env_error") for t in counted):
+        return ""
+    kinds = " or ".join(sorted({str(trajectory.score.failure) for trajectory in counted}))
+    known = " of known reward" if len(counted) < len(trajectories) else ""
+    return f"all {len(counted)} rollouts{known} ended in {kinds}, the first so: {' '.join(counted[0].stopped.split())}"
+
+
+def paired(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, float]:
+    """Compares two evaluations on the same tasks.
+
+    Args:
+        before: JSON data of the first, as `Evaluation.to_json` gives it.
+        after: Of the second, with as many rollouts per task.
+
+    Returns:
+        ``gain``, the difference of the means over the tasks that both have, and ``p``, the one-sided exact p-value of
+        the sign-flip test over tasks (Fisher 1935; with one rollout per task it is McNemar's).
+    """
+    tasks = sorted(set(before["by_task"]) & set(after["by_task"]))
+    differences = [after["by_task"][task] - before["by_task"][task] for task in tasks]
+    gain = sum(differences) / (len(tasks) * after["k"]) if tasks else 0.0
+    return {"gain": gain, "p": sign_flip([round(difference) for difference in differences])}
+
+
+def interval(means: Sequence[float], seed: int = 0) -> tuple[float, float]:
+    """Returns a 95 % interval for the mean over tasks.
+
+    A percentile bootstrap over tasks (Efron 1979). Where all tasks agree on 0 or on 1 a bootstrap cannot see any
+    spread; then the exact binomial bound with tasks as trials is given (Clopper and Pearson 1934).
+
+    Args:
+        means: One number from 0 to 1 per task.
+        seed: Seed of the resampling.
+    """
+    if not means:
+        return 0.0, 1.0
+    n = len(means)
+    if all(mean == 0 for mean in means):
+        return 0.0, float(1 - 0.025 ** (1 / n))
+    if all(mean == 1 for mean in means):
+        return float(0.025 ** (1 / n)), 1.0
+    rng = np.random.default_rng(seed)
+    values = np.asarray(means)
+    draws = values[rng.integers(0, n, size=(RESAMPLES, n))].mean(axis=1)
+    low, high = np.percentile(draws, [2.5, 97.5])
+    return float(low), float(high)
+
+
+def rollouts(agent: AgentConfig, seed: int, phase: str) -> RolloutConfig:
+    """Returns how a phase rolls out."""
+    return RolloutConfig(
+        seed=seed,
+        phase=phase,
+        sampling=Sampling(agent.temperature, agent.top_k),
+        max_turns=agent.max_turns,
+        max_tokens=agent.max_tokens,
+        max_prompt_tokens=agent.max_prompt_tokens,
+        concurrency=agent.concurrency,
+    )

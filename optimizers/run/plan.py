@@ -1,0 +1,73 @@
+"""What a run will do and how many rollouts it takes, without doing anything."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from optimizers.config import PairedConfig, RunConfig
+from optimizers.run.schedule import phases
+from whale_env.core import EnvHandle
+from whale_env.types import Split, Task
+
+
+def kinds(config: RunConfig) -> set[str]:
+    """Returns the kinds of phases that a method has: ``weights``, ``harness``."""
+    return {phase.kind for phase in phases(config.method, config.schedule.cycles)}
+
+
+def first_tasks(env: EnvHandle, split: Split, count: int) -> Sequence[Task]:
+    """Returns the first tasks of a split; 0 gives all."""
+    return env.tasks(split)[: count or None]
+
+
+def require_tasks(config: RunConfig, env: EnvHandle) -> None:
+    """Checks that an environment has tasks in all splits that a method uses.
+
+    Args:
+        config: Names the method. All evaluate on the test split and select on the search split.
+        env: A handle on all splits.
+
+    Raises:
+        ValueError: A split is empty.
+    """
+    needed: tuple[Split, ...] = ("train", "search", "test") if "weights" in kinds(config) else ("search", "test")
+    for split in needed:
+        if not env.tasks(split):
+            raise ValueError(
+                f"{config.env} has no task in its {split} split; --method {config.method} needs tasks in "
+                f"{', '.join(needed[:-1])} and {needed[-1]}"
+            )
+
+
+def planned(config: RunConfig, env: EnvHandle) -> list[tuple[str, int]]:
+    """Returns the rollouts that a run will take, by unit, without doing anything.
+
+    Where it depends on what comes out, as in adaptive phases, the most are given and the name says "at most".
+
+    Args:
+        config: The configuration.
+        env: Has the tasks that `require_tasks` asks for.
+    """
+    weights, search, adaptive = config.weights, config.search, config.method == "adaptive"
+    most = "at most " if adaptive else ""
+    train = len(first_tasks(env, "train", config.train_tasks))
+    examples = len(first_tasks(env, "search", search.examples))
+    evaluation = len(first_tasks(env, "test", config.evaluation.tasks)) * config.evaluation.k
+    rows = [("test base", evaluation)]
+    for phase in phases(config.method, config.schedule.cycles):
+        if phase.kind == "weights":
+            prompts = min(weights.prompts, train)
+            epochs = config.schedule.max_epochs if adaptive else weights.epochs
+            steps = max(1, round(epochs * -(-train // prompts)))
+            rows.append((f"{phase.name}: {most}{steps} steps", steps * prompts * weights.samples))
+        else:
+            iterations = config.schedule.max_iterations if adaptive else search.iterations
+            scored = 1 + (iterations - 1) * search.candidates
+            rows.append((f"{phase.name}: {most}{iterations} iterations", scored * examples * search.samples))
+            if search.selection == "paired":
+                paired = PairedConfig()
+                tests = (iterations - 1) * paired.rounds * 2 * paired.samples(examples) * examples
+                rows.append((f"{phase.name}: re-tests, at most", tests))
+        rows.append((f"test after {phase.name}", evaluation))
+        rows.append((f"selection after {phase.name}", examples * search.samples))
+    return rows

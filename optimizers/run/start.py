@@ -1,0 +1,106 @@
+"""Starting and resuming a run: what is checked before anything is written, and what is opened around it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from harness_sdk.loader import LoadedHarness, load
+from harness_sdk.sandbox import confinement
+from optimizers.config import RunConfig, baseline
+from optimizers.proposers.build import build
+from optimizers.proposers.fst import FSTProposer
+from optimizers.proposers.offline.proposer import OfflineProposer
+from optimizers.proposers.offline.rewordings import PromptProposer
+from optimizers.proposers.protocol import Proposer
+from optimizers.record.rundir import RunDir
+from optimizers.run import backend
+from optimizers.run.display import Display
+from optimizers.run.plan import kinds, planned, require_tasks
+from optimizers.run.whale import Run
+from optimizers.weights import rsft
+from whale_env.core import EnvHandle
+
+if TYPE_CHECKING:
+    from optimizers.weights.trainer import Trainer
+
+
+def start(config: RunConfig, env: EnvHandle, out: Path, *, resume: bool) -> dict[str, Any]:
+    """Runs or resumes a configuration.
+
+    A new run that fails before it finished a unit of work leaves no directory behind.
+
+    Args:
+        config: What to do.
+        env: The environment, all splits.
+        out: The run directory.
+        resume: Whether to go on with what is there.
+
+    Returns:
+        The result.
+
+    Raises:
+        ValueError: The environment, the model or the machine is not fit for it; the message says what to change.
+        RunDirError: The directory cannot be used.
+    """
+    searches = "harness" in kinds(config)
+    if searches and not confinement().available and not config.search.allow_uncaged:
+        raise ValueError(
+            f"proposed harnesses cannot be caged here: {confinement().why}. "
+            "Give --search.allow-uncaged to run them all the same; the run's record will say so"
+        )
+    require_tasks(config, env)
+    h0 = load(config.harness or baseline(env.prototype.domain.spec.name), env=env.prototype.domain.spec.name)
+    proposer = _proposer(config, h0) if searches else OfflineProposer()
+    source = backend.resolved(config.backend, config.model)
+    run = RunDir.open(out, asdict(config), resume=resume)
+    if resume and (out / "result.json").is_file():
+        finished: dict[str, Any] = json.loads((out / "result.json").read_text("utf-8"))
+        return finished
+    try:
+        return _played(config, env, run, h0, proposer, source)
+    except BaseException:
+        if set(run.done()) <= {"backend"}:
+            run.discard()
+        raise
+
+
+def _played(
+    config: RunConfig, env: EnvHandle, run: RunDir, h0: LoadedHarness, proposer: Proposer, source: str
+) -> dict[str, Any]:
+    if "backend" not in run.done():
+        run.finish("backend", {"dtype": backend.dtype(config.backend, source)}, 0.0)
+    kept = replace(config.backend, dtype=run.result("backend")["dtype"])
+    total = sum(count for _, count in planned(config, env))
+    with backend.opened(kept, source) as policy, Display(total) as display:
+        trainer = None
+        if "weights" in kinds(config):
+            rsft.require_token_ids(policy)
+            trainer = _trainer(config, backend.training_device(kept))
+        whale = Run(config, run, env, h0, proposer, display)
+        whale.attach(trainer, policy)
+        return asyncio.run(whale.play())
+
+
+def _trainer(config: RunConfig, device: str) -> Trainer:
+    import torch
+
+    from harness_sdk import models
+    from harness_sdk.policies.loading import load as load_model
+    from optimizers.config import TrainerConfig
+    from optimizers.weights.trainer import Trainer
+
+    weights = config.weights
+    how = TrainerConfig(lr=weights.lr, weight_decay=weights.weight_decay, micro_tokens=weights.micro_tokens)
+    return Trainer(load_model(models.resolve(config.model), torch.float32).to(device), how)
+
+
+def _proposer(config: RunConfig, h0: LoadedHarness) -> Proposer:
+    """Returns the proposer that the configuration asks for; prompt-only search is a property of the method."""
+    if config.method == "fst" and config.search.proposer.kind == "offline":
+        return PromptProposer(h0.source)
+    proposer = build(config.search.proposer, allow_uncaged=config.search.allow_uncaged)
+    return FSTProposer(proposer, h0.source) if config.method == "fst" else proposer

@@ -1,0 +1,353 @@
+"""WHALE: weights and harness in turn (arXiv 2609.00196). ``python -m optimizers.whale --env chess``.
+
+    θ ← RSFT(θ; h)            a weight phase, the harness frozen
+    h ← Meta-Harness(h; θ)    a harness phase, the weights frozen
+
+`Run` is the whole algorithm as straight code over units of work that the run directory journals, so that a killed run
+resumes by walking through the same code. The controls (weight-only, harness-only, stagewise) are the same code with
+other phases. Steps are `optimizers.weights.rsft` and `optimizers.search.meta_harness`; when phases end is
+`optimizers.run.schedule`.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from harness_sdk.loader import LoadedHarness
+from harness_sdk.policies.base import TrainablePolicy
+from harness_sdk.randomness import derive_seed
+from harness_sdk.rollout import RolloutConfig
+from harness_sdk.sandbox import confinement
+from harness_sdk.trajectory import Trajectory
+from optimizers.archive.records import Entry, HarnessScore
+from optimizers.archive.store import Archive
+from optimizers.config import RunConfig
+from optimizers.proposers.protocol import Brief, Proposal, Proposer
+from optimizers.record.ledger import AgentCost, Ledger
+from optimizers.record.rundir import METRICS, RunDir
+from optimizers.report.page import ReportError, write_report
+from optimizers.run.display import Display
+from optimizers.run.evaluation import evaluate, paired, rollouts, warning
+from optimizers.run.plan import first_tasks, kinds, require_tasks
+from optimizers.run.schedule import Phase, harness_over, phases, weights_over
+from optimizers.search import meta_harness
+from optimizers.search.meta_harness import MetaHarness, Place
+from optimizers.weights import rsft
+from whale_env.core import EnvHandle
+
+if TYPE_CHECKING:
+    from optimizers.weights.trainer import Trainer
+
+SHOWN = 8
+"""First observations of search tasks that a proposer is shown."""
+
+
+@runtime_checkable
+class Sleeper(Protocol):
+    """A backend that can give its memory to training."""
+
+    def sleep(self, *, keep_weights: bool = True) -> None:
+        """Gives memory back until new weights come."""
+        ...
+
+
+class Run:
+    """One run of an optimiser over (weights, harness) pairs."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        run: RunDir,
+        env: EnvHandle,
+        h0: LoadedHarness,
+        proposer: Proposer,
+        display: Display,
+    ) -> None:
+        """Prepares; nothing is sampled yet.
+
+        Args:
+            config: What to do.
+            run: Where it is kept.
+            env: A handle on all splits. Optimisation gets a sealed one; only evaluation opens the test split.
+            h0: The harness to begin with.
+            proposer: Writes candidates.
+            display: Shows progress.
+        """
+        self.config, self.run, self.display = config, run, display
+        self._open_env, self._env = env, env.sealed()
+        self._h0, self._proposer = h0, proposer
+        self._archive, self._ledger = Archive(run), Ledger(run)
+        self._archive.cut_back()
+        self._search = MetaHarness(config, self._env, self._archive, self._rollouts)
+        self._search.know(h0)
+        require_tasks(config, env)
+        self._test = first_tasks(env, "test", config.evaluation.tasks)
+        if "weights" in kinds(config):
+            train = first_tasks(env, "train", config.train_tasks)
+            self._sampler = rsft.PromptSampler(train, config.weights.prompts, config.seed)
+        self.harness = h0
+        self.version = 0
+
+    def attach(self, trainer: Trainer | None, policy: TrainablePolicy) -> None:
+        """Brings in the weights, as the last finished weight step left them.
+
+        Args:
+            trainer: Updates weights; None if the method has no weight phase.
+            policy: Samples.
+        """
+        self._policy = policy
+        if trainer is None:
+            return
+        self._trainer = trainer
+        steps = self.run.done("weights/")
+        if not steps:
+            return
+        version = max(int(key.rsplit("/", 1)[1]) for key in steps)
+        self._trainer.load(self.run.path / "checkpoints" / f"step-{version:06d}")
+        self._policy.load_weights(self._trainer.weights(), version)
+
+    async def play(self) -> dict[str, Any]:
+        """Runs or resumes to the end.
+
+        Returns:
+            The result, as written to ``result.json``.
+        """
+        self._archive.add(Entry(self._h0.id, self._h0.name, None, "the starting harness", "none", 0, 0), self._h0)
+        base = await self._evaluation("base")
+        rows: list[dict[str, Any]] = []
+        pairs: list[tuple[float, dict[str, Any]]] = []
+        for phase in phases(self.config.method, self.config.schedule.cycles):
+            await (self._weight_phase(phase) if phase.kind == "weights" else self._harness_phase(phase))
+            row = await self._evaluation(phase.name)
+            rows.append({**row, "phase": phase.name})
+            pairs.append((await self._search_score(phase.name), row))
+        best = max(pairs, key=lambda pair: pair[0])[1] if pairs else base
+        result = {
+            "env": self.config.env,
+            "method": self.config.method,
+            "seed": self.config.seed,
+            "base": base,
+            "phases": rows,
+            "final": rows[-1] if rows else base,
+            "selected": best,
+            "gain": paired(base, rows[-1] if rows else base),
+            "harness": self.harness.id,
+            "weights_version": self.version,
+            "caged": confinement().available,
+            "spent": self._ledger.totals(),
+            "seconds": self.run.seconds(),
+        }
+        self.run.write_json("result.json", result)
+        self._report()
+        return result
+
+    def _report(self) -> None:
+        try:
+            self.display.line(f"report: {write_report(self.run.path)}")
+        except ReportError as error:
+            self.display.line(f"no report.html: {error}")
+
+    # Weights
+
+    async def _weight_phase(self, phase: Phase) -> None:
+        per_epoch = self._sampler.steps_per_epoch
+        fixed = max(1, round(self.config.weights.epochs * per_epoch))
+        adaptive = self.config.method == "adaptive"
+        if self.config.weights.reset_optimizer and f"weights/{phase.cycle}/{self.version + 1}" not in self.run.done():
+            self._trainer.reset_optimizer()
+        rewards: list[float] = []
+        while not (weights_over(rewards, per_epoch, self.config.schedule) if adaptive else len(rewards) >= fixed):
+            version = self.version + 1
+            key = f"weights/{phase.cycle}/{version}"
+            fresh = key not in self.run.done()
+            label = f"{phase.name} step {len(rewards) + 1}" + ("" if adaptive else f"/{fixed}")
+            result = await self._unit(key, lambda v=version, p=phase, n=label: self._weight_step(v, p, n))
+            self.version = version
+            rewards.append(result["reward"])
+            if fresh:
+                self._forget_checkpoints()
+                loss = "" if result["loss"] is None else f", loss {result['loss']:.3f}"
+                self.display.line(
+                    f"{label}: reward {result['reward']:.3f}, accepted {result['accepted']}/{result['rollouts']}{loss}"
+                )
+                if not result["accepted"]:
+                    self.display.line(f"{label}: warning: nothing was accepted, the weights stay as they are")
+
+    async def _weight_step(self, version: int, phase: Phase, label: str) -> dict[str, Any]:
+        self.display.unit(label)
+        tasks = self._sampler.batch(version - 1)
+        config = self._rollouts(f"weights/{version}")
+        collected = await rsft.collect(
+            self._env, self.harness, self._policy, tasks, self.config.weights.samples, config, self.display.rollout
+        )
+        self._ledger.agent(phase.name, collected.cost)
+        self._keep(phase.name, collected.trajectories)
+        self._policy.forget()  # the cache is of the old weights, and training needs the memory
+        if self.config.backend.sleep and isinstance(self._policy, Sleeper):
+            self._policy.sleep(keep_weights=False)  # new ones come below
+        result = rsft.learn(collected.trajectories, self._trainer, self.config.weights, version)
+        with self.run.folder(f"checkpoints/step-{version:06d}") as folder:
+            self._trainer.save(folder)
+        self._policy.load_weights(self._trainer.weights(), version)
+        self.run.append(
+            METRICS,
+            {"phase": phase.name, "cycle": phase.cycle, "step": version, "harness": self.harness.id} | result.to_json(),
+        )
+        return result.to_json()
+
+    def _forget_checkpoints(self) -> None:
+        """Keeps the newest checkpoint; called once the journal names it."""
+        for folder in sorted((self.run.path / "checkpoints").glob("step-*"))[:-1]:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    # Harness
+
+    async def _harness_phase(self, phase: Phase) -> None:
+        search, adaptive = self.config.search, self.config.method == "adaptive"
+        most = self.config.schedule.max_iterations if adaptive else search.iterations
+        outcomes: list[dict[str, Any]] = []
+
+        def over() -> bool:
+            best = [outcome["best"] for outcome in outcomes]
+            return harness_over(best, self.config.schedule) if adaptive else len(best) >= most
+
+        while not over():
+            iteration = len(outcomes) + 1
+            key = f"harness/{phase.cycle}/{iteration}"
+            label = f"{phase.name} iteration {iteration}" + ("" if adaptive else f"/{most}")
+            proposals: list[Proposal] = []
+            if iteration > 1:
+                if self._usd_left() <= 0 and f"{key}/propose" not in self.run.done():
+                    self.display.line(f"{label}: the proposer's budget of ${search.proposer.usd_in_all:.2f} is spent")
+                    return
+                stored = await self._unit(f"{key}/propose", lambda p=phase, i=iteration: self._propose(p, i))
+                proposals = [Proposal(**data) for data in stored["candidates"]]
+                if stored["ended"] and f"{key}/score" not in self.run.done():
+                    self.display.line(f"{label}: {stored['ended']}")
+            fresh = f"{key}/score" not in self.run.done()
+            at = Place(phase, iteration, self.version, most, outcomes)
+            outcome = await self._unit(f"{key}/score", lambda a=at, c=proposals, n=label: self._iteration(a, c, n))
+            if fresh:
+                self._tell(label, outcome)
+            outcomes = [*outcomes, outcome]
+            self.harness = self._search.load(outcome["accepted"])
+
+    async def _propose(self, phase: Phase, iteration: int) -> dict[str, Any]:
+        round_ = f"{phase.cycle}-{iteration}"
+        shown = [self._env.open(task, 0)[1] for task in self._search.searched[:SHOWN]]
+        brief = Brief(
+            env=self._env.prototype.domain.spec.name,
+            tools=self._env.prototype.tools,
+            observations=tuple(shown),
+            archive=self._archive,
+            incumbent=self.harness.id,
+            weights_version=self.version,
+            count=self.config.search.candidates,
+            seed=derive_seed(self.config.seed, "proposals", phase.cycle, iteration),
+            check=self._search.check,
+            folder=self.run.path / "proposals" / round_,
+            usd_left=self._usd_left(),
+        )
+        proposed = await self._proposer.propose(brief)
+        self._ledger.proposer(phase.name, proposed.cost, round_)
+        return {"candidates": [asdict(candidate) for candidate in proposed.candidates], "ended": proposed.ended}
+
+    def _usd_left(self) -> float:
+        return self.config.search.proposer.usd_in_all - self._ledger.totals()["proposer"].get("usd", 0.0)
+
+    async def _iteration(self, at: Place, proposals: list[Proposal], label: str) -> dict[str, Any]:
+        self.display.unit(label)
+        outcome, cost = await self._search.iterate(self._policy, self.harness.id, proposals, at, self.display.rollout)
+        self._ledger.agent(at.phase.name, cost)
+        for score in outcome["scored"]:
+            where = {"phase": at.phase.name, "cycle": at.phase.cycle, "iteration": at.iteration, "harness": score["id"]}
+            self.run.append(METRICS, where | {key: value for key, value in score.items() if key not in ("id", "name")})
+        return outcome
+
+    def _tell(self, label: str, outcome: dict[str, Any]) -> None:
+        for refusal in outcome["refused"]:
+            self.display.line(f"{label}: refused {refusal['name']}: {refusal['why']}")
+        for score in outcome["scored"]:
+            failures = ", ".join(f"{kind} {count}" for kind, count in score["failures"].items())
+            told = f"search reward {score['reward']:.3f} over {score['rollouts']} rollouts"
+            why = outcome["why"].get(score["id"], "")
+            self.display.line(
+                f"{label}: {score['name']} ({score['id']}): {told}"
+                + (f" ({failures})" if failures else "")
+                + (f"; {why}" if why else "")
+            )
+        if outcome["accepted"] != self.harness.id:
+            entry = self._archive.entry(outcome["accepted"])
+            self.display.line(f"{label}: accepted {entry.name} ({entry.id}): search reward {outcome['best']:.3f}")
+
+    # Evaluation
+
+    async def _evaluation(self, name: str) -> dict[str, Any]:
+        key = f"evaluation/{name}"
+        fresh = key not in self.run.done()
+        row: dict[str, Any] = await self._unit(key, lambda: self._evaluate(name))
+        if fresh:
+            self.display.line(
+                f"test after {name}: mean@{row['k']} {row['mean']:.1%} ({row['low']:.1%} to {row['high']:.1%})"
+            )
+        return row
+
+    async def _evaluate(self, name: str) -> dict[str, Any]:
+        self.display.unit(f"test {name}")
+        # The same seeds for every pair: what differs between two evaluations is the pair.
+        config = self._rollouts("test")
+        summary, trajectories = await evaluate(
+            self._open_env,
+            self.harness,
+            self._policy,
+            self._test,
+            self.config.evaluation.k,
+            config,
+            self.display.rollout,
+        )
+        if trouble := warning(trajectories):
+            self.display.line(f"test {name}: warning: {trouble}")
+        self._ledger.agent(f"test-{name}", AgentCost.of(trajectories, summary.seconds))
+        self._keep(f"test-{name}", trajectories)
+        return {**summary.to_json(), "harness": self.harness.id, "weights_version": self.version}
+
+    async def _search_score(self, name: str) -> float:
+        """Scores the current pair on the search split with fresh seeds: what pairs are selected by."""
+
+        async def measured() -> float:
+            self.display.unit(f"search {name}")
+            scored, cost = await meta_harness.score(
+                [self.harness],
+                self._env,
+                self._policy,
+                (self._search.tasks, self.config.search.samples),
+                self._rollouts("selection"),
+                on_done=self.display.rollout,
+            )
+            self._ledger.agent(f"selection-{name}", cost)
+            return HarnessScore.of(scored[self.harness.id], self.version).reward
+
+        return float(await self._unit(f"selection/{name}", measured))
+
+    # Common
+
+    async def _unit(self, key: str, work: Any) -> Any:
+        try:
+            return self.run.result(key)
+        except KeyError:
+            began = time.monotonic()
+            self._policy.forget()  # a resumed run has an empty cache, so every unit begins with one
+            with self.run.guarded():
+                result = await work()
+            return self.run.finish(key, result, time.monotonic() - began)
+
+    def _rollouts(self, phase: str) -> RolloutConfig:
+        return rollouts(self.config.agent, self.config.seed, phase)
+
+    def _keep(self, name: str, trajectories: Sequence[Trajectory]) -> None:
+        for trajectory in trajectories:
+            self.run.append(f"trajectories/{name}.jsonl", trajectory.to_json())

@@ -1,0 +1,1 @@
+"""The harness phase: candidates are admitted, scored and selected."""

@@ -1,0 +1,338 @@
+"""Which harness is accepted: `argmax`, the paper's rule, and `paired`, which survives noise.
+
+`argmax` takes the best mean reward. With a few hundred noisy rollouts and several candidates the best of them is often
+only the luckiest (the winner's curse). `paired` nominates a candidate on the same (task, index) outcomes as the
+incumbent, then plays both again on fresh rollouts and accepts only what those confirm; the incumbent keeps ties.
+
+Everything here is a pure function of outcome tables, but for `retest`, which asks a callable for rollouts. How rollouts
+are saved when a candidate is hopeless is `optimizers.search.racing`; where outcomes are kept is the archive's business.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+
+from harness_sdk.randomness import derive_seed
+from harness_sdk.trajectory import Trajectory
+from optimizers.archive.records import OutcomeTable
+from optimizers.config import PairedConfig
+from whale_env.types import Task
+
+Scorer = Callable[[Sequence[str], Sequence[Task], int, str], Awaitable[Mapping[str, Sequence[Trajectory]]]]
+"""Rolls harnesses (by id) out on tasks, so many rollouts per task, with seeds that derive from a label: for example a
+few lines around `optimizers.search.meta_harness.score` that set ``RolloutConfig.phase`` to the label."""
+
+GRID = 1000
+"""Rewards that are not whole numbers are compared to this many parts of 1."""
+RESAMPLES = 10_000
+
+
+def argmax(tables: Sequence[OutcomeTable], incumbent: str) -> str:
+    """Returns the harness with the best mean reward; ties: the incumbent, fewer turns, fewer tokens.
+
+    This is the rule of arXiv 2609.00196.
+
+    Args:
+        tables: All harnesses scored at the current weights. One without a known reward does not compete.
+        incumbent: The accepted harness.
+
+    Raises:
+        ValueError: No table holds a known reward.
+    """
+    scored = [table for table in tables if table.rewards]
+    if not scored:
+        raise ValueError(f"none of {len(tables)} harnesses has a known reward; score them at these weights first")
+    best = max(scored, key=lambda t: (t.mean, t.harness == incumbent, -t.turns, -t.tokens, t.harness))
+    return best.harness
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A candidate against the incumbent on the rollouts that both have.
+
+    Attributes:
+        candidate: Its id.
+        tasks: Tasks with at least one pair of known rewards.
+        pairs: (task, index) pairs with both rewards known.
+        better: Tasks on which the candidate earned more.
+        worse: Tasks on which it earned less.
+        gain: Mean reward difference over pairs.
+        p: One-sided exact p-value of `sign_flip`.
+        adjusted: ``p`` after Holm's correction for all candidates compared at once.
+    """
+
+    candidate: str
+    tasks: int
+    pairs: int
+    better: int
+    worse: int
+    gain: float
+    p: float
+    adjusted: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the comparison as JSON data."""
+        return asdict(self)
+
+
+def compare(candidate: OutcomeTable, incumbent: OutcomeTable) -> Comparison:
+    """Compares two harnesses on the same (task, index) rollouts.
+
+    With one rollout per task the p-value is the exact McNemar test (McNemar 1947), else the exact sign-flip permutation
+    test over tasks (Fisher 1935): tasks are the independent units, so what a task's rollouts share counts once.
+    """
+    by_task = _differences(candidate, incumbent)
+    sums = [sum(values) for values in by_task.values()]
+    pairs = sum(len(values) for values in by_task.values())
+    p = sign_flip(_whole(sums))
+    gain = sum(sums) / pairs if pairs else 0.0
+    better, worse = sum(s > 0 for s in sums), sum(s < 0 for s in sums)
+    return Comparison(candidate.harness, len(sums), pairs, better, worse, gain, p, p)
+
+
+def _differences(candidate: OutcomeTable, incumbent: OutcomeTable) -> dict[str, list[float]]:
+    by_task: dict[str, list[float]] = defaultdict(list)
+    for key, reward in candidate.rewards.items():
+        if key in incumbent.rewards:
+            by_task[key[0]].append(reward - incumbent.rewards[key])
+    return by_task
+
+
+def _whole(sums: Sequence[float]) -> list[int]:
+    if all(float(value).is_integer() for value in sums):
+        return [int(value) for value in sums]
+    return [round(value * GRID) for value in sums]
+
+
+def sign_flip(differences: Sequence[int]) -> float:
+    """Returns the exact one-sided p-value of the sign-flip test: is the sum of differences larger than chance makes it?
+
+    If nothing but chance tells the two sides apart, each difference is as likely to have the other sign. The p-value is
+    the share of all sign patterns whose sum is at least the observed one, counted by convolution. Where all differences
+    are -1, 0 or 1 this is McNemar's exact test.
+
+    Args:
+        differences: One whole number per task.
+    """
+    counts: dict[int, int] = defaultdict(int)
+    for value in differences:
+        if value:
+            counts[abs(value)] += 1
+    span = sum(size * count for size, count in counts.items())
+    chances = np.ones(1)
+    for size, count in counts.items():
+        flips = np.zeros(2 * size * count + 1)
+        flips[:: 2 * size] = [math.comb(count, k) / 2**count for k in range(count + 1)]
+        chances = np.convolve(chances, flips)
+    return float(min(1.0, chances[span + sum(differences) :].sum()))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Returns p-values adjusted for being many, so that the family-wise error holds (Holm 1979)."""
+    order = sorted(range(len(p_values)), key=lambda i: p_values[i])
+    adjusted, running = [1.0] * len(p_values), 0.0
+    for rank, i in enumerate(order):
+        running = max(running, min(1.0, p_values[i] * (len(p_values) - rank)))
+        adjusted[i] = running
+    return adjusted
+
+
+def gain_interval(candidate: OutcomeTable, incumbent: OutcomeTable, seed: int = 0) -> tuple[float, float]:
+    """Returns a 95 % interval for the gain: a paired percentile bootstrap over tasks (Efron 1979)."""
+    means = np.array([fmean(values) for values in _differences(candidate, incumbent).values()])
+    if not len(means):
+        return -1.0, 1.0
+    rng = np.random.default_rng(seed)
+    draws = means[rng.integers(0, len(means), size=(RESAMPLES, len(means)))].mean(axis=1)
+    low, high = np.percentile(draws, [2.5, 97.5])
+    return float(low), float(high)
+
+
+# The paired rule
+
+
+@dataclass(frozen=True, slots=True)
+class Nomination:
+    """What the first scoring says.
+
+    Attributes:
+        nominee: The candidate worth a re-test, or None.
+        comparisons: All candidates against the incumbent, the largest gain first.
+    """
+
+    nominee: str | None
+    comparisons: tuple[Comparison, ...]
+
+
+def nominate(
+    tables: Sequence[OutcomeTable], incumbent: str, excluded: Collection[str] = (), screen: float = 0.5
+) -> Nomination:
+    """Picks the candidate to test again: the largest paired gain, if it passes the screen.
+
+    Args:
+        tables: Harnesses scored at the current weights, the incumbent among them.
+        incumbent: The accepted harness.
+        excluded: Harnesses that may not be nominated: those that failed a re-test at these weights.
+        screen: Largest p-value that is worth a re-test.
+
+    Raises:
+        ValueError: The incumbent has no table.
+    """
+    by_id = {table.harness: table for table in tables}
+    if incumbent not in by_id:
+        raise ValueError(f"the incumbent {incumbent!r} is not scored at these weights; score it first")
+    rivals = [table for table in tables if table.harness != incumbent and table.harness not in excluded]
+    found = [compare(table, by_id[incumbent]) for table in rivals]
+    adjusted = holm([comparison.p for comparison in found])
+    found = [_adjusted(comparison, p) for comparison, p in zip(found, adjusted, strict=True)]
+    found.sort(key=lambda c: (-c.gain, by_id[c.candidate].turns, by_id[c.candidate].tokens, c.candidate))
+    best = next((c for c in found if c.pairs), None)
+    chosen = best.candidate if best is not None and best.gain > 0 and best.p <= screen else None
+    return Nomination(chosen, tuple(found))
+
+
+def _adjusted(comparison: Comparison, p: float) -> Comparison:
+    return Comparison(**{**asdict(comparison), "adjusted": p})
+
+
+def level(alpha: float, spent: float, left: int) -> float:
+    """Returns the level of the next re-test of a phase, so that all its re-tests together keep to ``alpha``.
+
+    What is left is shared out evenly over the decisions left. A re-test that accepts gives its share back (the fallback
+    procedure, Wiens 2003): the caller adds `Retest.spent` after each.
+
+    Args:
+        alpha: Level of the whole phase.
+        spent: Sum of what its re-tests have spent.
+        left: Decisions that may still come, this one included.
+    """
+    return max(0.0, alpha - spent) / max(left, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Retest:
+    """What fresh rollouts say of a nominee.
+
+    Attributes:
+        nominee: Its id.
+        accepted: Whether it replaces the incumbent.
+        level: The level it was tested at.
+        looks: p-value after each round.
+        comparison: All fresh rollouts, holdout tasks included.
+        searched: Gain on the tasks that the search sees, fresh rollouts.
+        holdout: Gain on the tasks held out, or None if none are.
+        rollouts: Rollouts it took, both harnesses together, infrastructure failures included.
+    """
+
+    nominee: str
+    accepted: bool
+    level: float
+    looks: tuple[float, ...]
+    comparison: Comparison
+    searched: float
+    holdout: float | None
+    rollouts: int
+
+    @property
+    def spent(self) -> float:
+        """What counts against the phase's level: nothing after an acceptance."""
+        return 0.0 if self.accepted else self.level
+
+    @property
+    def overfit(self) -> float | None:
+        """How much of the gain holds only on the tasks that the search sees (None without a holdout)."""
+        return None if self.holdout is None else self.searched - self.holdout
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the re-test as JSON data."""
+        return {**asdict(self), "looks": list(self.looks), "spent": self.spent, "overfit": self.overfit}
+
+
+async def retest(
+    nominee: str,
+    incumbent: str,
+    tasks: tuple[Sequence[Task], Sequence[Task]],
+    score: Scorer,
+    at: float,
+    config: PairedConfig | None = None,
+    label: str = "retest",
+) -> Retest:
+    """Plays nominee and incumbent again, with seeds that no earlier scoring has used, and decides.
+
+    Only fresh rollouts count, so that having been the best of many does not help: one hypothesis is tested on data that
+    took no part in choosing it. After each round but the last, ``early`` of the level is spent; all of the looks
+    together keep to ``at`` by the union bound. Holdout tasks count like the others and show overfitting besides.
+
+    Args:
+        nominee: Id of the candidate.
+        incumbent: Id of the accepted harness.
+        tasks: Tasks that the search sees, and tasks held out from it (may be empty).
+        score: Rolls out.
+        at: Level of this test (`level`).
+        config: Rounds and rollouts.
+        label: Seeds derive from it; different for each re-test.
+    """
+    config = config or PairedConfig()
+    searched, held = tasks
+    fresh = {harness: OutcomeTable(harness, {}) for harness in (nominee, incumbent)}
+    looks: list[float] = []
+    rollouts, accepted, samples = 0, False, config.samples(len(searched) + len(held))
+    for number in range(config.rounds):
+        played = await score([nominee, incumbent], [*searched, *held], samples, f"{label}/{number}")
+        for harness, table in fresh.items():
+            later = OutcomeTable.of(harness, played[harness])
+            fresh[harness] = table.with_round(later, number, samples)
+            rollouts += len(played[harness])
+        result = compare(fresh[nominee], fresh[incumbent])
+        looks.append(result.p)
+        verdict = look(result.p, number, at, config)
+        accepted = verdict is True
+        if verdict is not None:
+            break
+    ids = {task.id for task in searched}, {task.id for task in held}
+    gains = [compare(fresh[nominee].on(part), fresh[incumbent].on(part)).gain for part in ids]
+    return Retest(nominee, accepted, at, tuple(looks), result, gains[0], gains[1] if held else None, rollouts)
+
+
+def look(p: float, number: int, at: float, config: PairedConfig) -> bool | None:
+    """Decides after one round of a re-test.
+
+    Args:
+        p: One-sided p-value of all fresh rollouts so far.
+        number: The round, from 0.
+        at: Level of the whole re-test.
+        config: Rounds, shares and futility.
+
+    Returns:
+        True accepts, False does not, None plays another round.
+    """
+    if number == config.rounds - 1:
+        return p <= at * (1 - config.early * (config.rounds - 1))
+    if p <= at * config.early:
+        return True
+    return False if p > config.futility else None
+
+
+def slices(tasks: Sequence[Task], share: float, seed: int = 0) -> tuple[list[Task], list[Task]]:
+    """Splits search tasks into those that the search sees and a holdout slice, the same for the same seed.
+
+    Args:
+        tasks: The tasks.
+        share: Share of tasks held out, from 0 to below 1.
+        seed: The run's seed.
+
+    Raises:
+        ValueError: The share is out of range.
+    """
+    if not 0 <= share < 1:
+        raise ValueError(f"a holdout share of {share} is not from 0 to below 1")
+    order = sorted(tasks, key=lambda task: derive_seed("holdout", seed, task.id))
+    held = {task.id for task in order[: round(share * len(tasks))]}
+    return [task for task in tasks if task.id not in held], [task for task in tasks if task.id in held]

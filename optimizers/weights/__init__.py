@@ -1,0 +1,1 @@
+"""The weight phase: rollouts, and what is learnt from them."""
