@@ -326,7 +326,7 @@ def test_ctrl_c_tells_how_to_go_on_where_one_can(
     status, _, err = command(optimise.whale, *flags)
     assert status == 130 and err.endswith(f"Give the same command with --out {out} --resume to go on.\n")
     monkeypatch.setattr(evaluate, "_evaluate_command", interrupted)
-    assert command(evaluate) == (130, "", "stopped\n")
+    assert command(evaluate.main) == (130, "", "stopped\n")
     with pytest.raises(SystemExit), one_line_errors():
         raise KeyboardInterrupt
     assert capsys.readouterr().err == "stopped\n"
