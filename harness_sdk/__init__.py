@@ -10,6 +10,7 @@ from harness_sdk.loader import HarnessLoadError, LoadedHarness, load, load_sourc
 from harness_sdk.policies import ScriptedPolicy
 from harness_sdk.randomness import seeded
 from harness_sdk.rollout import Job, RolloutConfig, jobs_for, rollout
+from harness_sdk.sync import rollout_sync
 from harness_sdk.trajectory import Trajectory, read_jsonl
 from harness_sdk.types import Completion, Episode, Message, ParseFailure, StepResult, ToolSchema, Turn
 from harness_sdk.validator import validate
@@ -40,6 +41,7 @@ __all__ = [
     "load_source",
     "read_jsonl",
     "rollout",
+    "rollout_sync",
     "seeded",
     "toolcalls",
     "validate",

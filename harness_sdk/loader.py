@@ -1,4 +1,4 @@
-"""Loading harnesses: by reference (``module:Class``), from a file, or from source text.
+"""Loading harnesses: by reference (``module:Class``), from a file, from source text, or a class at hand.
 
 A loaded harness knows its source and an id (a hash of the source), and opens a fresh session per episode. Trusted code
 runs in this process; untrusted source is validated statically first and then lives in the cage.
@@ -19,7 +19,9 @@ from types import ModuleType
 
 from harness_sdk.harness import Harness
 from harness_sdk.session import HarnessError, HarnessSession, LocalSession, described, file_of, line_in
+from harness_sdk.sources import class_source, read_source, without_mark
 from harness_sdk.validator import validate
+from harness_sdk.validator.hooks import misspelt
 
 Opener = Callable[[int], Awaitable[HarnessSession]]
 
@@ -33,15 +35,15 @@ class LoadedHarness:
     """A harness ready to be rolled out.
 
     Attributes:
-        id: Hash of the source and the class name, 12 hexadecimal digits.
+        id: Hash of the source and the class name: 128 bits, 32 hexadecimal digits.
         name: The class's name.
-        source: Python source of the file that defines it.
+        source: Python source of the file that defines it, or of the class alone where it stands in no module.
         trusted: Whether it runs in this process.
     """
 
     id: str
     name: str
-    source: str
+    source: str = field(repr=False)
     trusted: bool
     _open: Opener = field(repr=False, compare=False)
 
@@ -54,11 +56,14 @@ class LoadedHarness:
         return await self._open(seed)
 
 
-def load(ref: str | Path, trusted: bool = True, *, env: str = "", allow_uncaged: bool = False) -> LoadedHarness:
+def load(
+    ref: str | Path | type[Harness], trusted: bool = True, *, env: str = "", allow_uncaged: bool = False
+) -> LoadedHarness:
     """Loads a harness.
 
     Args:
-        ref: ``module:Class``, ``file.py:Class``, or ``file.py`` with exactly one concrete `Harness` subclass.
+        ref: ``module:Class``, ``file.py:Class``, ``file.py`` with exactly one `Harness` subclass, or the class itself,
+            which may stand in a script or a notebook cell.
         trusted: True runs the code in this process, as any import does. False validates and cages it; then only files
             can be loaded.
         env: The domain's name, for the validator.
@@ -70,12 +75,14 @@ def load(ref: str | Path, trusted: bool = True, *, env: str = "", allow_uncaged:
     Raises:
         HarnessLoadError: It cannot be loaded; the message says why and what to do.
     """
+    if isinstance(ref, type):
+        return _class(ref, trusted)
     text = str(ref)
     target, _, class_name = text.partition(":") if not _is_windows_path(text) else (text, "", "")
     if target.endswith(".py"):
         path = Path(target)
         try:
-            source = path.read_text("utf-8")
+            source = read_source(path)
         except FileNotFoundError:
             # All names end alike, so the stems alone are compared.
             near = difflib.get_close_matches(path.stem, [p.stem for p in path.parent.glob("*.py")], n=1, cutoff=0.7)
@@ -102,20 +109,19 @@ def load_source(source: str, class_name: str = "", *, env: str = "", allow_uncag
     """Loads an untrusted harness from source text: validates it, then cages each episode.
 
     Args:
-        source: Python source with exactly one concrete `Harness` subclass.
-        class_name: The class; empty takes the one there is.
+        source: Python source.
+        class_name: The `Harness` subclass; empty takes the only one there is.
         env: The domain's name, for the validator.
         allow_uncaged: Whether it may run without a cage where the kernel has none.
 
     Raises:
         HarnessLoadError: It does not validate; the message is the validator's whole report.
     """
-    report = validate(source, env)
+    source = without_mark(source)
+    report = validate(source, env, class_name)
     if not report.ok or report.class_name is None:
         raise HarnessLoadError(f"the harness does not validate:\n{report}")
     name = report.class_name
-    if class_name and class_name != name:
-        raise HarnessLoadError(f"the file defines {name}, not {class_name}. Did you mean {name!r}?")
 
     async def opened(seed: int) -> HarnessSession:
         from harness_sdk.sandbox import shared_pool
@@ -127,7 +133,7 @@ def load_source(source: str, class_name: str = "", *, env: str = "", allow_uncag
 
 def harness_id(source: str, class_name: str) -> str:
     """Returns the id of a harness: a hash of its source and class name."""
-    return hashlib.sha256(f"{class_name}\n{source}".encode("utf-8", "replace")).hexdigest()[:12]
+    return hashlib.sha256(f"{class_name}\n{source}".encode("utf-8", "replace")).hexdigest()[:32]
 
 
 def _trusted(module: ModuleType, class_name: str, source: str | None, ref: str) -> LoadedHarness:
@@ -145,8 +151,37 @@ def _trusted(module: ModuleType, class_name: str, source: str | None, ref: str) 
             raise HarnessLoadError(f"{ref!r} defines {len(own)} Harness subclasses ({names}); name one as {ref}:Class")
         chosen = own[0]
 
-    if source is None:  # the file that defines the class, which need not be the module that offers it
-        source = inspect.getsource(sys.modules[chosen.__module__])
+    # Without a file, the one that defines the class, which need not be the module that offers it.
+    return _local(chosen, source if source is not None else _source(chosen))
+
+
+def _class(harness: type[Harness], trusted: bool) -> LoadedHarness:
+    """Loads a class at hand."""
+    name = harness.__qualname__
+    if not issubclass(harness, Harness) or harness is Harness:
+        raise HarnessLoadError(f"{name} is no subclass of Harness")
+    if not trusted:
+        raise HarnessLoadError(f"untrusted harnesses are loaded from a .py file; {name} runs in this process already")
+    return _local(harness, _source(harness))
+
+
+def _source(harness: type[Harness]) -> str:
+    try:
+        return class_source(harness)
+    except (OSError, TypeError):
+        raise HarnessLoadError(
+            f"{harness.__qualname__} has no source to know it by; define it in a file or a notebook cell"
+        ) from None
+
+
+def _local(chosen: type[Harness], source: str) -> LoadedHarness:
+    parents = [kind for kind in chosen.__mro__[1:] if issubclass(kind, Harness) and kind is not Harness]
+    elsewhere = [_source(kind) for kind in parents if kind.__module__ != chosen.__module__]
+    for name, meant in misspelt(chosen, [source, *elsewhere]):
+        raise HarnessLoadError(
+            f"nothing uses {chosen.__name__}.{name}. Did you mean {meant!r}? If it is yours, use it, or give it a name "
+            "of its own"
+        )
 
     async def opened(seed: int) -> HarnessSession:
         try:

@@ -37,6 +37,10 @@ class ModelCall:
     logprobs: tuple[float, ...] = ()
     weights_version: int = 0
 
+    def __repr__(self) -> str:
+        lengths = f"messages={len(self.messages)}, prompt_ids={len(self.prompt_ids)}, token_ids={len(self.token_ids)}"
+        return f"ModelCall({lengths}, weights_version={self.weights_version})"
+
 
 @dataclass(frozen=True, slots=True)
 class Sample:
@@ -51,6 +55,9 @@ class Sample:
     ids: tuple[int, ...]
     mask: tuple[int, ...]
     logprobs: tuple[float, ...]
+
+    def __repr__(self) -> str:
+        return f"Sample(ids={len(self.ids)}, sampled={sum(self.mask)})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +84,10 @@ class Trajectory:
     score: Score
     stopped: str = ""
     schema: int = field(default=SCHEMA)
+
+    def __repr__(self) -> str:
+        done = f"reward={self.reward}, failure={self.score.failure!r}, turns={len(self.turns)}, tokens={self.tokens}"
+        return f"Trajectory(task={self.task.id!r}, index={self.index}, {done}, stopped={self.stopped!r:.80})"
 
     @property
     def reward(self) -> float | None:

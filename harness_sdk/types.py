@@ -208,6 +208,9 @@ class Episode:
     turns: tuple[Turn, ...] = ()
     done: bool = False
 
+    def __repr__(self) -> str:
+        return f"Episode(task={self.task.id!r}, turns={len(self.turns)}, done={self.done})"
+
     @property
     def failures(self) -> int:
         """How many turns ended in a parse failure or an invalid action."""

@@ -19,7 +19,7 @@ from harness_sdk.harness import Harness
 from harness_sdk.validator import RULES, Report, validate
 from harness_sdk.validator.allowed import MODULES
 from harness_sdk.validator.bounds import judge_pattern
-from harness_sdk.validator.contract import DECLARED, HOOKS
+from harness_sdk.validator.hooks import DECLARED, HOOKS
 
 ROOT = Path(__file__).parents[1]
 SHARED = Path(os.environ.get("WHALE_SHARED", ROOT.parent / "shared"))
@@ -69,7 +69,7 @@ REFUSED: list[tuple[str, str]] = [
     ("source-text", top("x = '\0'")),
     ("source-text", top("# \u202e hidden")),
     ("source-text", top("x = '\ud800'")),
-    ("source-text", "\ufeff" + top("")),
+    ("source-text", top("") + "\ufeff"),
     ("source-text", "# -*- coding: latin-1 -*-\n" + top("")),
     ("source-size", top("x = '" + "a" * 70_000 + "'")),
     ("source-size", pack("y = " + "+".join("1" * 300))),

@@ -58,9 +58,10 @@ def _checked() -> int:
         if not tasks:
             raise ValueError(f"{arguments.env} has no task in its search split, so nothing can be played")
         name = env.prototype.domain.spec.name
-        path = Path(arguments.file.split(":")[0])
+        file, _, class_name = arguments.file.partition(":")
+        path = Path(file)
         if path.suffix == ".py" and path.is_file():
-            report = validate(path.read_text("utf-8", "replace"), name)
+            report = validate(path.read_text("utf-8", "replace"), name, class_name)
             print(report)
             valid = report.ok
             if not valid and not arguments.trusted:

@@ -108,6 +108,10 @@ class Generation:
     logprobs: tuple[float, ...] = ()
     weights_version: int = 0
 
+    def __repr__(self) -> str:
+        ids = f"prompt_ids={len(self.prompt_ids)}, token_ids={len(self.token_ids)}"
+        return f"Generation({self.completion.text!r:.80}, {ids}, weights_version={self.weights_version})"
+
 
 @dataclass(slots=True)
 class Gate:

@@ -21,6 +21,7 @@ what is computed, does not follow values through variables, and cannot see a har
 
 from __future__ import annotations
 
+from harness_sdk.sources import without_mark
 from harness_sdk.validator import bounds, constants, contract, names, syntax
 from harness_sdk.validator.report import Problem, Report
 from harness_sdk.validator.rules import RULES
@@ -30,12 +31,13 @@ from harness_sdk.validator.tree import TooComplex, Tree, build
 __all__ = ["RULES", "Problem", "Report", "validate"]
 
 
-def validate(source: str, env: str) -> Report:
+def validate(source: str, env: str, class_name: str = "") -> Report:
     """Checks a harness's source. Never raises, runs nothing, and gives the same report for the same source.
 
     Args:
         source: The Python source of the file.
         env: The domain that it is written for. Tools are checked in play, not here, so that any domain will do.
+        class_name: The harness class; empty if there must be exactly one.
 
     Returns:
         All problems in one go, in source order.
@@ -44,20 +46,21 @@ def validate(source: str, env: str) -> Report:
     if not isinstance(source, str):
         problem = Problem(1, 1, "source-text", f"the source is {type(source).__name__}, not a text", "pass a str")
         return Report(False, (problem,))
+    source = without_mark(source)
     problems = list(check_text(source))
-    class_name = None
+    found_name = None
     if not any(problem.rule == "source-size" for problem in problems):
         try:
-            found, class_name = _check(source)
+            found, found_name = _check(source, class_name)
         except (RecursionError, MemoryError):
             fix = "split long expressions into several statements"
             found = [Problem(1, 1, "source-size", "the source nests too deep to be judged", fix)]
         problems += [problem for problem in found if not (problems and problem.rule == "syntax-error")]
     unique = {(p.line, p.column, p.rule, p.message): p for p in sorted(problems)}
-    return Report(not unique, tuple(unique.values()), class_name)
+    return Report(not unique, tuple(unique.values()), found_name)
 
 
-def _check(source: str) -> tuple[list[Problem], str | None]:
+def _check(source: str, class_name: str) -> tuple[list[Problem], str | None]:
     module = parse(source)
     if isinstance(module, Problem):
         return [module], None
@@ -66,9 +69,10 @@ def _check(source: str) -> tuple[list[Problem], str | None]:
     except TooComplex as error:
         fix = "split it into smaller functions and statements"
         return [Tree(source.split("\n")).problem(error.node, "source-size", f"the source {error}", fix)], None
-    found = [problem for rules in (syntax, names, constants, bounds, contract) for problem in rules.check(tree)]
+    found = [problem for rules in (syntax, names, constants, bounds) for problem in rules.check(tree)]
+    found += contract.check(tree, class_name)
     uncompiled = compile_only(module, source)
     if uncompiled is not None:
         found.append(uncompiled)
-    harnesses = contract.find(tree)
-    return found, harnesses[0].name if len(harnesses) == 1 else None
+    harnesses = [node.name for node in contract.find(tree) if class_name in ("", node.name)]
+    return found, harnesses[0] if len(harnesses) == 1 else None

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from harness_sdk.validator import imports, templates
 from harness_sdk.validator.allowed import ATTRIBUTES, INTERNALS, MODULES, PRIVATE_ATTRIBUTES
-from harness_sdk.validator.contract import DECLARED, HOOKS
+from harness_sdk.validator.hooks import DECLARED, HOOKS
 from harness_sdk.validator.report import Problem, shortened
 from harness_sdk.validator.tree import Tree, described
 

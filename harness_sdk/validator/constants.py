@@ -22,7 +22,7 @@ from harness_sdk.validator.allowed import (
     MUTATORS,
     READERS,
 )
-from harness_sdk.validator.contract import HOOKS
+from harness_sdk.validator.hooks import HOOKS
 from harness_sdk.validator.report import Problem, shortened
 from harness_sdk.validator.tree import Function, Tree, assigned_pairs, decorator_names, described, is_definition
 

@@ -6,16 +6,15 @@ Everything is read off `Harness` and `Limits` by inspection, so that the rules c
 from __future__ import annotations
 
 import ast
-import inspect
 import operator
 from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields
 from typing import Any
 
 from harness_sdk.harness import Harness
 from harness_sdk.session import HarnessError, Limits
 from harness_sdk.validator.allowed import BASES, DATACLASS_OPTIONS, DECORATORS
+from harness_sdk.validator.hooks import DECLARED, HOOKS, meant_attribute, meant_hook, used_names
 from harness_sdk.validator.report import Problem, shortened
 from harness_sdk.validator.tree import (
     Definition,
@@ -26,34 +25,8 @@ from harness_sdk.validator.tree import (
     named_values,
 )
 
-HOOKS: Mapping[str, tuple[str, ...]] = {
-    name: tuple(inspect.signature(value).parameters)
-    for name, value in vars(Harness).items()
-    if inspect.isfunction(value) and not name.startswith("_")
-}
-"""Hook name → parameter names, ``self`` included."""
-
 _OPTIONAL = ("recover", "stop")
 _METHODS_WITH_SELF = frozenset({"property", "functools.cached_property", "typing.final"})
-
-
-@dataclass(frozen=True, slots=True)
-class Declared:
-    """What a harness declares as class attributes.
-
-    Attributes:
-        limits: Names of the limits.
-        texts: Names of the prompt texts.
-    """
-
-    limits: frozenset[str]
-    texts: frozenset[str]
-
-
-DECLARED = Declared(
-    frozenset(f.name for f in fields(Limits)),
-    frozenset(name for name, value in vars(Harness).items() if isinstance(value, str) and not name.startswith("_")),
-)
 
 
 def find(tree: Tree) -> list[ast.ClassDef]:
@@ -67,8 +40,8 @@ def find(tree: Tree) -> list[ast.ClassDef]:
     return list(found.values())
 
 
-def check(tree: Tree) -> Iterator[Problem]:
-    """Yields every problem with classes and with the harness."""
+def check(tree: Tree, class_name: str = "") -> Iterator[Problem]:
+    """Yields every problem with classes and with the harness: the named one, or the only one."""
     found = find(tree)
     exceptions = {name for name, node in tree.classes.items() if node.bases} - {node.name for node in found}
     for node in tree.nodes:
@@ -81,11 +54,17 @@ def check(tree: Tree) -> Iterator[Problem]:
     if not found:
         fix = "`from harness_sdk import Harness`, then `class Mine(Harness): …`"
         yield tree.problem(tree.module, "harness-class", "no class extends `Harness`", fix)
-    for extra in found[1:]:
+    names = [node.name for node in found]
+    if found and class_name and class_name not in names:
+        fix = tree.hint(class_name, f"name one of: {shortened(', '.join(names), 200)}", names)
+        yield tree.problem(tree.module, "harness-class", f"the file defines no harness {shortened(class_name)!r}", fix)
+    for extra in [] if class_name else found[1:]:
         message = f"{shortened(extra.name)!r} is a second harness beside {shortened(found[0].name)!r}"
-        yield tree.problem(extra, "harness-class", message, "keep one, and merge what you need of the other into it")
+        fix = "keep one and merge what you need of the other into it, or say which: `file.py:Class`"
+        yield tree.problem(extra, "harness-class", message, fix)
+    used = used_names(tree.nodes)
     for node in found:
-        yield from _harness(tree, node)
+        yield from _harness(tree, node, used)
 
 
 def _class(tree: Tree, node: ast.ClassDef, exceptions: set[str]) -> Iterator[Problem]:
@@ -141,18 +120,18 @@ def _first_parameter(tree: Tree, node: Definition) -> Iterator[Problem]:
         yield tree.problem(node, "method-signature", message, fix)
 
 
-def _harness(tree: Tree, node: ast.ClassDef) -> Iterator[Problem]:
+def _harness(tree: Tree, node: ast.ClassDef, used: frozenset[str]) -> Iterator[Problem]:
     for decorator in node.decorator_list:
         yield tree.problem(decorator, "decorator", "a harness class takes no decorator", "drop it")
     values = named_values(node.body)
     for item in node.body:
         if is_definition(item):
-            yield from _method(tree, item)
+            yield from _method(tree, item, used)
     for name, value in values.items():
-        yield from _declared(tree, values, name, value)
+        yield from _declared(tree, values, name, value, used)
 
 
-def _method(tree: Tree, node: Definition) -> Iterator[Problem]:
+def _method(tree: Tree, node: Definition, used: frozenset[str]) -> Iterator[Problem]:
     name = node.name
     if name in HOOKS:
         yield from _hook(tree, node)
@@ -163,30 +142,16 @@ def _method(tree: Tree, node: Definition) -> Iterator[Problem]:
     elif name.startswith("__"):
         fix = "put the code into a hook or an ordinary method"
         yield tree.problem(node, "special-method", f"a harness may not define {shortened(name)!r}", fix)
-    elif name in DECLARED.limits | DECLARED.texts | {"prompt_attributes"}:
+    elif name in DECLARED.names:
         fix = f"write `{name} = …` in the class body; build a changing prompt in `pack`"
         rule = "limit" if name in DECLARED.limits else "prompt-text"
         yield tree.problem(node, rule, f"`{name}` is a class attribute, not a method", fix)
     else:
-        meant = next((hook for hook in HOOKS if _near(name, hook)), None)
+        meant = meant_hook(name, used)
         if meant:
-            fix = f"Did you mean {meant!r}? If it is a helper, give it a name of its own"
+            fix = f"Did you mean {meant!r}? If it is a helper, call it, or give it a name of its own"
             message = f"method {shortened(name)!r} is no hook and would never be called"
             yield tree.problem(node, "hook-name", message, fix)
-
-
-def _near(name: str, hook: str) -> bool:
-    """Whether a name differs from a hook by case, one letter too many or too few, or two letters swapped."""
-    if name.startswith("_") or len(name) > len(hook) + 1:
-        return False
-    if name.lower() == hook or sorted(name) == sorted(hook):
-        return True
-    longer, shorter = (name, hook) if len(name) > len(hook) else (hook, name)
-    dropped = any(longer[:i] + longer[i + 1 :] == shorter for i in range(len(longer)))
-    if dropped:
-        return len(longer) > 4 or name == f"{hook}s"
-    changed = sum(a != b for a, b in zip(name, hook, strict=False))
-    return len(name) == len(hook) > 4 and changed == 1
 
 
 def _required(node: Definition) -> list[str]:
@@ -216,7 +181,9 @@ def _hook(tree: Tree, node: Definition) -> Iterator[Problem]:
         yield tree.problem(node, "hook-return", f"hook {name!r} returns nothing", fix)
 
 
-def _declared(tree: Tree, values: Mapping[str, ast.expr], name: str, node: ast.expr) -> Iterator[Problem]:
+def _declared(
+    tree: Tree, values: Mapping[str, ast.expr], name: str, node: ast.expr, used: frozenset[str]
+) -> Iterator[Problem]:
     known = ChainMap(dict(values), tree.constants)
     if name in HOOKS:
         fix = f"write `def {name}({', '.join(HOOKS[name])})`"
@@ -232,16 +199,10 @@ def _declared(tree: Tree, values: Mapping[str, ast.expr], name: str, node: ast.e
     elif name == "prompt_attributes":
         yield from _prompt_attributes(tree, values, node)
     else:
-        names = sorted(DECLARED.limits | DECLARED.texts | {"prompt_attributes"})
-        meant = next((n for n in names if _near_attribute(name, n)), None)
+        meant = meant_attribute(name, used)
         if meant:
-            fix = f"Did you mean {meant!r}? If it is yours, give it a name of its own"
+            fix = f"Did you mean {meant!r}? If it is yours, use it, or give it a name of its own"
             yield tree.problem(node, "hook-name", f"class attribute {shortened(name)!r} has no effect", fix)
-
-
-def _near_attribute(name: str, known: str) -> bool:
-    plural = name in (known + "s", known.removesuffix("s")) or name.replace("_", "") == known.replace("_", "")
-    return name != known and (plural or name.lower() == known or (len(name) > 5 and sorted(name) == sorted(known)))
 
 
 def _limit(tree: Tree, known: Mapping[str, ast.expr], name: str, node: ast.expr) -> Iterator[Problem]:
