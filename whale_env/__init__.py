@@ -1,17 +1,20 @@
 """Domains as Gymnasium environments with binary verifiers.
 
 ``make("chess")`` is ``gymnasium.make("whale/Chess-v0")`` without the wrappers. The core is `whale_env.core`; each
-domain is one file beside it.
+domain is a folder beside it.
 """
 
-from whale_env.core import Domain, DomainSpec, EnvHandle, Outcome, Session, ToolEnv, said_verbatim
+from whale_env.core import Domain, DomainSpec, Easy, EnvHandle, Outcome, Session, ToolEnv, said_verbatim
+from whale_env.errors import InputError, WhaleError
 from whale_env.registry import UnknownEnvError, handle, make, register
 from whale_env.types import Observation, Score, Split, Task, ToolCall, ToolSpec
 
 __all__ = [
     "Domain",
     "DomainSpec",
+    "Easy",
     "EnvHandle",
+    "InputError",
     "Observation",
     "Outcome",
     "Score",
@@ -22,6 +25,7 @@ __all__ = [
     "ToolEnv",
     "ToolSpec",
     "UnknownEnvError",
+    "WhaleError",
     "handle",
     "make",
     "register",

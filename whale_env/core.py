@@ -12,15 +12,31 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import cached_property
 from typing import Any, Protocol
 
 import gymnasium as gym
 
+from whale_env.errors import InputError, WhaleError
 from whale_env.spaces import ObservationSpace, ToolCallSpace
 from whale_env.types import SPLITS, Failure, Json, Observation, Score, Split, Task, ToolCall, ToolSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Easy:
+    """What a model of some 100 million parameters can begin on.
+
+    Attributes:
+        arguments: The environment's arguments.
+        calls: Model calls in an episode.
+        tokens: Sampled tokens in a model call.
+    """
+
+    arguments: Mapping[str, Json] = field(default_factory=dict)
+    calls: int = 3
+    tokens: int = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +49,9 @@ class DomainSpec:
         max_steps: Hard cap on environment steps in an episode; then it is truncated.
         max_invalid: Hard cap on invalid calls; the episode ends there as ``illegal``.
         blocking: Whether a step may take long (a subprocess, a network call), so that it is run off the event loop.
+        easy: A setting that a small model can begin on.
+        baseline: The harness to begin with, as ``module:Class``; a name only, nothing is imported.
+        listing: Arguments of an environment that only lists its tasks, without what playing them needs.
     """
 
     name: str
@@ -40,6 +59,9 @@ class DomainSpec:
     max_steps: int = 64
     max_invalid: int = 8
     blocking: bool = False
+    easy: Easy = field(default_factory=Easy)
+    baseline: str = "harness_sdk.harness:Harness"
+    listing: Mapping[str, Json] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +113,11 @@ class Domain(Protocol):
         ...
 
 
-class UnknownTaskError(LookupError):
+class UnknownTaskError(WhaleError, LookupError):
     """A task id that the environment does not have."""
 
 
-class ForeignEnvError(ValueError):
+class ForeignEnvError(InputError):
     """An environment has no tools and no tasks; adapters give it some (`whale_env.adapters`)."""
 
 
@@ -122,12 +144,12 @@ class ToolEnv(gym.Env[Observation, ToolCall]):
             render_mode: ``"ansi"``, ``"svg"`` (where the domain draws itself) or None.
 
         Raises:
-            ValueError: An unknown split or render mode.
+            InputError: An unknown split or render mode.
         """
         if split not in SPLITS:
-            raise ValueError(f"unknown split {split!r}; known: {', '.join(SPLITS)}")
+            raise InputError(f"unknown split {split!r}; known: {', '.join(SPLITS)}")
         if render_mode not in (None, "ansi", "svg"):
-            raise ValueError(f"unknown render_mode {render_mode!r}; known: ansi, svg")
+            raise InputError(f"unknown render_mode {render_mode!r}; known: ansi, svg")
         self.domain = domain
         self.render_mode = render_mode
         self.action_space = self._calls = ToolCallSpace(domain.spec.tools)

@@ -6,14 +6,10 @@ in the environment, which takes the same data set as ``make(domain, source=…)`
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
-from whale_env.registry import handle, resolve
+from whale_env.registry import declared, handle
 from whale_env.types import SPLITS, Json, Task
-
-_LISTING: Mapping[str, Mapping[str, Json]] = {"whale/SearchQA-v0": {"retriever": "none"}}
-"""Arguments for listing tasks without what only playing them needs."""
 
 
 def load(path_or_name: str | Path, domain: str, **filters: Json) -> tuple[Task, ...]:
@@ -29,7 +25,7 @@ def load(path_or_name: str | Path, domain: str, **filters: Json) -> tuple[Task, 
 
     Raises:
         whale_env.registry.UnknownEnvError: No such domain; the message suggests the nearest.
-        ValueError: The data set cannot be read, or a row of it makes no sense.
+        InputError: The data set cannot be read, or a row of it makes no sense.
     """
-    env = handle(domain, {**_LISTING.get(resolve(domain), {}), **filters, "source": str(path_or_name)})
+    env = handle(domain, {**declared(domain).listing, **filters, "source": str(path_or_name)})
     return tuple(task for split in SPLITS for task in env.tasks(split))

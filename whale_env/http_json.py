@@ -9,6 +9,8 @@ import urllib.request
 from collections.abc import Mapping
 from typing import Any
 
+from whale_env.errors import WhaleError
+
 AGAIN = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 """Statuses that may pass."""
 
@@ -16,7 +18,7 @@ FIRST_WAIT = 0.25
 """Seconds before the second try; each further wait doubles."""
 
 
-class RequestError(RuntimeError):
+class RequestError(WhaleError, RuntimeError):
     """No usable reply: one line that says why."""
 
 

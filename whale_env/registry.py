@@ -6,21 +6,23 @@ imported, since Gymnasium 1.0 no longer reads its own plug-in entry points. Noth
 
 from __future__ import annotations
 
-import difflib
 import importlib
-import json
 import os
 import sysconfig
 import traceback
 from collections.abc import Mapping, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import gymnasium as gym
 
 from whale_env.core import DomainSpec, EnvHandle, ForeignEnvError, ToolEnv
+from whale_env.errors import InputError, WhaleError
+from whale_env.strict_json import read_object
 from whale_env.types import Json, ToolSpec
+from whale_env.wording import did_you_mean
 
 ENVS: Mapping[str, tuple[str, str]] = {
     "chess": ("whale/Chess-v0", "whale_env.chess.env:chess_env"),
@@ -39,7 +41,7 @@ PLUGINS = "gymnasium.envs"
 """Entry-point group whose members are functions that register environments with Gymnasium."""
 
 
-class UnknownEnvError(LookupError):
+class UnknownEnvError(WhaleError, LookupError):
     """No environment has that name."""
 
 
@@ -96,9 +98,7 @@ def resolve(name: str) -> str:
     failed = load_plugins(name)
     if name in gym.registry:
         return name
-    names = {key.lower(): key for key in (*ours, *(env_id for env_id, _ in ours.values()), *gym.registry)}
-    near = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.5)
-    hint = f" Did you mean {names[near[0]]!r}?" if near else ""
+    hint = did_you_mean(name, (*ours, *(env_id for env_id, _ in ours.values()), *gym.registry), cutoff=0.5)
     broken = "".join(f" The plug-in {plugin!r} failed: {why}." for plugin, why in failed.items())
     known = f"Known: {', '.join(ours)}, module:EnvId, or the id of an installed plug-in."
     raise UnknownEnvError(f"unknown environment {name!r}.{hint} {known}{broken}")
@@ -116,7 +116,7 @@ def handle(name: str, kwargs: Mapping[str, Json] | None = None) -> EnvHandle:
 
     Raises:
         UnknownEnvError: No such environment, or its module cannot be imported.
-        ValueError: The environment refuses the arguments, or a module that is not ours fails to make it.
+        InputError: The environment refuses the arguments, or a module that is not ours fails to make it.
     """
     made = EnvHandle(resolve(name), dict(kwargs or {}))
     ours = made.name in {env_id for env_id, _ in (*ENVS.values(), *ADAPTERS.values())}
@@ -132,8 +132,33 @@ def handle(name: str, kwargs: Mapping[str, Json] | None = None) -> EnvHandle:
         if ours and not isinstance(error, TypeError):
             raise  # ours say what is wrong in classes of their own
         told = _line(error) if ours else _told(error)
-        raise ValueError(f"environment {name!r} cannot be made with {made.kwargs}: {told}") from error
+        raise InputError(f"environment {name!r} cannot be made with {made.kwargs}: {told}") from error
     return made
+
+
+def declared(name: str) -> DomainSpec:
+    """Returns what a domain declares of itself, before anybody has decided with which arguments it is made.
+
+    That is the ``spec`` of the one domain class in the module of the entry point; where there is none, that of an
+    environment made without arguments; where that fails too, a spec that has the defaults and no tool.
+
+    Args:
+        name: As for `resolve`.
+    """
+    try:
+        env_id = resolve(name)
+        if ":" in env_id:
+            _import_for(env_id)
+        point = gym.registry.get(env_id.rpartition(":")[2])
+        found = _class_specs(importlib.import_module(_origin(point))) if point else []
+        return found[0] if len(found) == 1 else handle(name).prototype.domain.spec
+    except Exception:  # nobody has asked to make it yet; who does will be told
+        return DomainSpec(name, ())
+
+
+def _class_specs(module: ModuleType) -> list[DomainSpec]:
+    classes = (kind for kind in vars(module).values() if isinstance(kind, type) and kind.__module__ == module.__name__)
+    return [spec for kind in classes if isinstance(spec := vars(kind).get("spec"), DomainSpec)]
 
 
 def _import_for(name: str) -> None:
@@ -219,13 +244,6 @@ def arguments_from(text: str) -> dict[str, Json]:
         The arguments.
 
     Raises:
-        ValueError: It is none; the message names ``--env-args``.
+        InputError: It is none; the message names ``--env-args``.
     """
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        why = error if isinstance(error, ValueError) else "it nests too deep"
-        raise ValueError(f"--env-args must be a JSON object, not {text!r:.200}: {why}") from None
-    if not isinstance(value, dict):
-        raise ValueError(f"--env-args must be a JSON object, not {text!r:.200}")
-    return value
+    return read_object(text, "--env-args")

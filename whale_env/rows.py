@@ -7,7 +7,6 @@ Yields plain mappings and where each one stood, for error messages. What the col
 from __future__ import annotations
 
 import csv
-import difflib
 import gzip
 import io
 import json
@@ -16,6 +15,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import IO, Any
+
+from whale_env.errors import InputError
+from whale_env.wording import did_you_mean
 
 Row = Mapping[str, Any]
 
@@ -40,7 +42,7 @@ SUFFIXES = (".jsonl", ".ndjson", ".json", ".parquet", ".csv")
 _HUB_NAME = re.compile(r"(?P<name>[\w.-]+/[\w.-]+)(?::(?P<config>[\w.-]+))?(?:@(?P<split>[\w.\[\]:%-]+))?")
 
 
-class DatasetError(ValueError):
+class DatasetError(InputError):
     """A data set that cannot be read, or a row of it that makes no sense."""
 
 
@@ -160,8 +162,7 @@ def _hub(source: str, path: Path) -> Iterator[Any]:
     match = _HUB_NAME.fullmatch(HUB.get(source.lower(), source))
     if match is None or _kind(path) is not None:
         here = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
-        near = difflib.get_close_matches(path.name, [*here, *HUB], n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
+        hint = did_you_mean(path.name, [*here, *HUB])
         raise DatasetError(
             f"no data set {source!r}: not a file, nor owner/name on the hub.{hint} Known: {', '.join(HUB)}"
         )

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from gymnasium.spaces import Space
 
+from whale_env.strict_json import is_json
 from whale_env.types import Json, Observation, ToolCall, ToolSpec
 
 _TYPES: Mapping[str, tuple[type, ...]] = {
@@ -189,14 +190,3 @@ class ObservationSpace(Space[Observation]):
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ObservationSpace)
-
-
-def is_json(value: Any) -> bool:
-    """Whether a value is plain JSON data (finite numbers, string keys)."""
-    if isinstance(value, float):
-        return math.isfinite(value)
-    if value is None or isinstance(value, (bool, int, str)):
-        return True
-    if isinstance(value, Mapping):
-        return all(isinstance(key, str) and is_json(item) for key, item in value.items())
-    return isinstance(value, (list, tuple)) and all(map(is_json, value))

@@ -6,7 +6,6 @@ images share (`whale_env.chess.puzzles`).
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import re
 import unicodedata
@@ -14,7 +13,9 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import TypeAlias
 
+from whale_env.errors import InputError
 from whale_env.types import SPLITS, Split
+from whale_env.wording import did_you_mean
 
 Source: TypeAlias = "str | Sequence[str] | Mapping[str, str | Sequence[str]] | None"
 """What an environment's ``source`` may be: one data set, several, or those of each split (``{"test": "aime24"}``)."""
@@ -54,7 +55,7 @@ def plan_of(source: Source) -> Plan:
         The data sets in order, each with its splits; empty for None.
 
     Raises:
-        ValueError: An unknown split, or something that is neither text nor a list of texts.
+        InputError: An unknown split, or something that is neither text nor a list of texts.
     """
     if source is None:
         return ()
@@ -62,9 +63,8 @@ def plan_of(source: Source) -> Plan:
         return tuple((name, SPLITS) for name in _names(source))
     for split in source:
         if split not in SPLITS:
-            near = difflib.get_close_matches(split, SPLITS, n=1, cutoff=0.4)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
-            raise ValueError(f"unknown split {split!r} in source.{hint} Known: {', '.join(SPLITS)}")
+            hint = did_you_mean(split, SPLITS, cutoff=0.4)
+            raise InputError(f"unknown split {split!r} in source.{hint} Known: {', '.join(SPLITS)}")
     owners: dict[str, tuple[Split, ...]] = {}
     for split in SPLITS:
         for name in _names(source.get(split, ())):
@@ -76,5 +76,5 @@ def _names(source: str | Sequence[str]) -> tuple[str, ...]:
     names = (source,) if isinstance(source, str) else tuple(source)
     for name in names:
         if not isinstance(name, str) or not name:
-            raise ValueError(f"a source must be the name or path of a data set, not {name!r:.80}")
+            raise InputError(f"a source must be the name or path of a data set, not {name!r:.80}")
     return tuple(dict.fromkeys(names))

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 from gymnasium import spaces
 
+from whale_env.errors import InputError
 from whale_env.types import Json
 
 Names: TypeAlias = "Sequence[str] | Mapping[str, Names] | None"
@@ -32,7 +33,7 @@ def parameters(space: spaces.Space[Any], names: Names = None) -> dict[str, Json]
         names: Names of its discrete actions.
 
     Raises:
-        ValueError: A space that no tool call can stand for, or names that do not fit it.
+        InputError: A space that no tool call can stand for, or names that do not fit it.
     """
     if isinstance(space, spaces.Dict):
         return _schema(space, names, "the action space")
@@ -48,7 +49,7 @@ def action_of(space: spaces.Space[Any], names: Names, arguments: Mapping[str, Js
         arguments: Arguments that fit the schema.
 
     Raises:
-        ValueError: The arguments fit the schema and still are no action (a number out of range, a text too long).
+        InputError: The arguments fit the schema and still are no action (a number out of range, a text too long).
     """
     if isinstance(space, spaces.Dict):
         return _read(space, names, arguments, "")
@@ -91,7 +92,7 @@ def _schema(space: spaces.Space[Any], names: Names, where: str) -> dict[str, Jso
         case spaces.Dict():
             inner = names if isinstance(names, Mapping) else {}
             if names and (names is not inner or not set(inner) <= set(space.spaces)):
-                raise ValueError(
+                raise InputError(
                     f"names for {where} must go by its keys {', '.join(map(repr, space.spaces))}, not {names!r:.80}"
                 )
             properties = {key: _schema(item, inner.get(key), str(key)) for key, item in space.spaces.items()}
@@ -101,7 +102,7 @@ def _schema(space: spaces.Space[Any], names: Names, where: str) -> dict[str, Jso
                 "required": list(properties),
                 "additionalProperties": False,
             }
-    raise ValueError(
+    raise InputError(
         f"{where} is {space!r:.80}, which no tool call can stand for; "
         "wrap the environment so that its actions are Discrete, one-dimensional MultiDiscrete, Text, or a Dict of those"
     )
@@ -112,9 +113,9 @@ def _check_names(space: spaces.Discrete, names: Names, where: str) -> None:
         return
     texts = not isinstance(names, (str, Mapping)) and all(isinstance(name, str) and name.strip() for name in names)
     if not texts or len(set(names)) != len(names) or len(names) != space.n:
-        raise ValueError(f"{where} has {space.n} actions: give as many different names, not {names!r:.80}")
+        raise InputError(f"{where} has {space.n} actions: give as many different names, not {names!r:.80}")
     if space.n > MAX_LISTED:
-        raise ValueError(f"{where} has {space.n} actions; only up to {MAX_LISTED} can be called by name")
+        raise InputError(f"{where} has {space.n} actions; only up to {MAX_LISTED} can be called by name")
 
 
 def _read(space: spaces.Space[Any], names: Names, value: Json, where: str) -> Any:
@@ -140,7 +141,7 @@ def _read(space: spaces.Space[Any], names: Names, value: Json, where: str) -> An
             inner = names if isinstance(names, Mapping) else {}
             return {key: _read(item, inner.get(key), value[key], str(key)) for key, item in space.spaces.items()}
     if not space.contains(action):
-        raise ValueError(f"{where} must be {expected}, not {value!r:.80}")
+        raise InputError(f"{where} must be {expected}, not {value!r:.80}")
     return action
 
 

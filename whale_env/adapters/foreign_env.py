@@ -23,6 +23,7 @@ from whale_env.adapters.action_forms import Names, action_of, choices, leaves, p
 from whale_env.adapters.known_envs import KNOWN, Notes
 from whale_env.adapters.space_text import MAX_NUMBERS, plain, size, text, without_escapes
 from whale_env.core import DomainSpec, Outcome, ToolEnv, said_verbatim
+from whale_env.errors import InputError
 from whale_env.types import SPLITS, Json, Observation, Score, Split, Task, ToolCall, ToolSpec
 
 SEEDS: Mapping[Split, range] = {
@@ -84,14 +85,14 @@ def gymnasium_env(
         The environment.
 
     Raises:
-        ValueError: It cannot be made, no threshold is known, or its spaces cannot be put into words.
+        InputError: It cannot be made, no threshold is known, or its spaces cannot be put into words.
     """
     if env is None:
-        raise ValueError("say which environment: gymnasium_env('FrozenLake-v1'), --env-args '{\"env\": \"…\"}'")
+        raise InputError("say which environment: gymnasium_env('FrozenLake-v1'), --env-args '{\"env\": \"…\"}'")
     if not isinstance(env, str) or not env:
-        raise ValueError(f"env must be a Gymnasium id such as 'FrozenLake-v1', not {env!r:.80}")
+        raise InputError(f"env must be a Gymnasium id such as 'FrozenLake-v1', not {env!r:.80}")
     if max_steps is not None and (isinstance(max_steps, bool) or not isinstance(max_steps, int) or max_steps < 1):
-        raise ValueError(f"max_steps must be a positive whole number, not {max_steps!r:.80}")
+        raise InputError(f"max_steps must be a positive whole number, not {max_steps!r:.80}")
     domain = ForeignDomain(_Maker(env, max_steps, arguments), threshold, rules, names)
     return ToolEnv(domain, split=split, render_mode=render_mode)
 
@@ -116,10 +117,10 @@ class _Maker:
         try:
             made: gym.Env[Any, Any] = make(self.env, disable_env_checker=True, **options)
         except (gym.error.Error, ImportError, TypeError, ValueError) as error:
-            raise ValueError(f"cannot make {self.env!r} with {dict(self.arguments)}: {error}") from error
+            raise InputError(f"cannot make {self.env!r} with {dict(self.arguments)}: {error}") from error
         if isinstance(made.unwrapped, ToolEnv):
             made.close()
-            raise ValueError(f"{self.env} is a tool environment already: --env {self.env}")
+            raise InputError(f"{self.env} is a tool environment already: --env {self.env}")
         return made
 
 
@@ -136,7 +137,7 @@ class ForeignDomain:
             names: As for `gymnasium_env`.
 
         Raises:
-            ValueError: As for `gymnasium_env`.
+            InputError: As for `gymnasium_env`.
         """
         probe = maker(False)
         try:
@@ -146,7 +147,7 @@ class ForeignDomain:
             solved = next((limit for limit in limits if limit is not None), None)
             if isinstance(solved, bool) or not isinstance(solved, (int, float)) or not math.isfinite(solved):
                 given = "none is known" if solved is None else f"not {solved!r:.80}"
-                raise ValueError(f"say from which return on {maker.env} counts as solved: threshold=<number> ({given})")
+                raise InputError(f"say from which return on {maker.env} counts as solved: threshold=<number> ({given})")
             self._space = probe.action_space
             names = notes.names if names is None else names
             schema = parameters(self._space, names)
@@ -154,7 +155,7 @@ class ForeignDomain:
             drawn = not is_text and "ansi" in probe.metadata.get("render_modes", ())
             many = size(probe.observation_space)
             if not drawn and (many is None or many > MAX_NUMBERS):
-                raise ValueError(
+                raise InputError(
                     f"an observation of {maker.env} is {probe.observation_space!r:.80}, which cannot be read as text: "
                     f"wrap it so that it has at most {MAX_NUMBERS} numbers, is Text, or renders as 'ansi'"
                 )

@@ -8,17 +8,19 @@ that a model wrote, so what it writes is believed.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import json
 import math
 import os
 import pickle
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
+
+from whale_env.errors import InputError, MissingPackageError
+from whale_env.wording import did_you_mean
 
 NONSENSE = "qzxv wkjp"
 PROBED = 24
@@ -35,11 +37,11 @@ def generated(name: str, settings: Mapping[str, Any]) -> list[dict[str, Any]]:
         settings: Its configuration, ``seed`` and ``size`` included.
 
     Raises:
-        ModuleNotFoundError: Reasoning-gym is not installed.
-        ValueError: No such data set, a setting that it refuses, or a scorer that credits nonsense.
+        MissingPackageError: Reasoning-gym is not installed.
+        InputError: No such data set, a setting that it refuses, or a scorer that credits nonsense.
     """
     if find_spec("reasoning_gym") is None:
-        raise ModuleNotFoundError("reasoning-gym is not installed: pip install 'whale-rl[reasoning]'")
+        raise MissingPackageError("reasoning-gym is not installed: pip install 'whale-rl[reasoning]'")
     environment = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     try:
         done = subprocess.run(
@@ -51,13 +53,13 @@ def generated(name: str, settings: Mapping[str, Any]) -> list[dict[str, Any]]:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise ValueError(f"{name} takes more than {SECONDS:.0f} s to generate: give a smaller size") from None
+        raise InputError(f"{name} takes more than {SECONDS:.0f} s to generate: give a smaller size") from None
     if done.returncode:
         last = done.stderr.decode("utf-8", "replace").strip().splitlines()[-1:]
-        raise ValueError(f"{name} cannot be generated: {last[0] if last else f'exit code {done.returncode}'}")
+        raise InputError(f"{name} cannot be generated: {last[0] if last else f'exit code {done.returncode}'}")
     rows, problem = pickle.loads(done.stdout)
     if problem:
-        raise ValueError(problem)
+        raise InputError(problem)
     return list(rows)
 
 
@@ -77,19 +79,21 @@ def _rows(name: str, settings: Mapping[str, Any]) -> list[dict[str, Any]]:
     library = import_module("reasoning_gym.factory")
     known = sorted(set(library.DATASETS) - {"composite"})
     if name not in known:
-        hint = _nearest(name, known)
-        raise ValueError(f"reasoning-gym has no data set {name!r:.80} for use here.{hint} Known: {', '.join(known)}")
+        hint = did_you_mean(name, known)
+        raise InputError(f"reasoning-gym has no data set {name!r:.80} for use here.{hint} Known: {', '.join(known)}")
     fields = [field.name for field in dataclasses.fields(library.DATASETS[name][1])]
     for key in settings:
         if key not in fields:
-            raise ValueError(f"{name} has no setting {key!r:.80}.{_nearest(key, fields)} Known: {', '.join(fields)}")
+            raise InputError(
+                f"{name} has no setting {key!r:.80}.{did_you_mean(key, fields)} Known: {', '.join(fields)}"
+            )
     try:
         data = library.create_dataset(name, **settings)
         rows = [data[place] for place in range(len(data))]
     except Exception as error:  # a data set's own checks are assertions, and what slips through fails as it may
-        raise ValueError(f"{name} cannot be generated with {settings}: {type(error).__name__}: {error}") from error
+        raise InputError(f"{name} cannot be generated with {settings}: {type(error).__name__}: {error}") from error
     if any(_credited(data, row) for row in rows[:PROBED]):
-        raise ValueError(f"{name} cannot be used: its scorer gives credit to {NONSENSE!r}, so it verifies nothing")
+        raise InputError(f"{name} cannot be used: its scorer gives credit to {NONSENSE!r}, so it verifies nothing")
     return rows
 
 
@@ -99,8 +103,3 @@ def _credited(data: Any, row: Mapping[str, Any]) -> bool:
     except Exception:  # several scorers raise on text that they cannot read
         return False
     return math.isfinite(value) and value >= 0.5
-
-
-def _nearest(word: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(word, known, n=1)
-    return f" Did you mean {near[0]!r}?" if near else ""

@@ -16,6 +16,7 @@ from typing import Any
 
 from whale_env.adapters.generation import generated
 from whale_env.core import DomainSpec, Outcome, ToolEnv, said_verbatim
+from whale_env.errors import InputError
 from whale_env.searchqa.verifier import tagged_answer
 from whale_env.splits import split_of, text_key
 from whale_env.types import SPLITS, Failure, Observation, Score, Split, Task, ToolCall, ToolSpec
@@ -60,22 +61,22 @@ def reasoning_env(
         The environment.
 
     Raises:
-        ModuleNotFoundError: Reasoning-gym is not installed.
-        ValueError: No such data set, a setting that it refuses, or a scorer that credits nonsense.
+        MissingPackageError: Reasoning-gym is not installed.
+        InputError: No such data set, a setting that it refuses, or a scorer that credits nonsense.
     """
     if isinstance(threshold, bool) or not isinstance(threshold, (int, float)) or not 0 < threshold <= 1:
-        raise ValueError(f"threshold must be a number above 0 and at most 1, not {threshold!r:.80}")
+        raise InputError(f"threshold must be a number above 0 and at most 1, not {threshold!r:.80}")
     for name, number, least in (("seed", seed, 0), ("size", size, 1)):
         if isinstance(number, bool) or not isinstance(number, int) or number < least:
-            raise ValueError(f"{name} must be a whole number from {least} on, not {number!r:.80}")
+            raise InputError(f"{name} must be a whole number from {least} on, not {number!r:.80}")
     if not isinstance(dataset, str):
-        raise ValueError(
+        raise InputError(
             f"dataset must be a name such as 'leg_counting' (--env-args '{{\"dataset\": …}}'), not {dataset!r}"
         )
     try:
         settings = json.dumps({**config, "seed": seed, "size": size}, sort_keys=True)
     except TypeError as error:
-        raise ValueError(f"settings of {dataset} must be JSON data, not {config!r:.200}: {error}") from None
+        raise InputError(f"settings of {dataset} must be JSON data, not {config!r:.200}: {error}") from None
     questions = _questions(dataset, settings)
     return ToolEnv(ReasoningDomain(questions, threshold, not allow_uncaged), split=split, render_mode=render_mode)
 

@@ -15,7 +15,8 @@ import chess
 
 from whale_env.chess.puzzles import EMBEDDED, Puzzle, load_puzzles, split_of
 from whale_env.chess.verifier import LineState, parse_move, said_in, start_line
-from whale_env.core import DomainSpec, Outcome, ToolEnv, said_verbatim
+from whale_env.core import DomainSpec, Easy, Outcome, ToolEnv, said_verbatim
+from whale_env.errors import InputError
 from whale_env.types import Observation, Score, Split, Task, ToolCall, ToolSpec
 
 MOVE = ToolSpec(
@@ -56,10 +57,10 @@ def chess_env(
 
     Raises:
         whale_env.chess.puzzles.PuzzleFileError: The file cannot be read, a row is bad, or nothing is left.
-        ValueError: A filter makes no sense.
+        InputError: A filter makes no sense.
     """
     if rating is not None and len(rating) != 2:
-        raise ValueError(f"rating must be [lowest, highest], not {rating!r}")
+        raise InputError(f"rating must be [lowest, highest], not {rating!r}")
     puzzles = _load(
         str(source or EMBEDDED),
         None if tiers is None else tuple(tiers),
@@ -84,7 +85,14 @@ def _load(
 class ChessDomain:
     """Chess puzzles as a `whale_env.core.Domain`."""
 
-    spec = DomainSpec("chess", (MOVE,), max_steps=32, max_invalid=4)
+    spec = DomainSpec(
+        "chess",
+        (MOVE,),
+        max_steps=32,
+        max_invalid=4,
+        easy=Easy({"tiers": ["1", "2"]}),
+        baseline="reference_harnesses.chess.h0:ChessH0",
+    )
 
     def __init__(self, puzzles: Sequence[Puzzle]) -> None:
         """Sorts puzzles into splits.

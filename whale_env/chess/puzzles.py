@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import codecs
 import csv
-import difflib
 import hashlib
 import io
 import logging
@@ -28,7 +27,10 @@ import chess
 import zstandard
 
 from whale_env.chess.verifier import LineError, start_line
+from whale_env.errors import InputError
+from whale_env.rows import DatasetError
 from whale_env.types import Split
+from whale_env.wording import did_you_mean
 
 EMBEDDED = Path(__file__).parents[1] / "data" / "chess_puzzles.csv.zst"
 """The puzzles that ship with the package."""
@@ -59,7 +61,7 @@ _EMBEDDED_SHA256 = "225b1abda7e67f1d30a4b9f86bef554a14a64152a292f506eb5b375fb1ee
 _log = logging.getLogger(__name__)
 
 
-class PuzzleFileError(ValueError):
+class PuzzleFileError(DatasetError):
     """A puzzle file cannot be read, or holds nothing that was asked for. One line, naming the file."""
 
 
@@ -214,12 +216,12 @@ def read_puzzles(
     Raises:
         PuzzleRowError: A row is refused.
         PuzzleFileError: The file cannot be read, or no puzzle is left.
-        ValueError: A filter makes no sense.
+        InputError: A filter makes no sense.
     """
     path = Path(path)
     wanted = _Filter.of(themes, rating, tiers, limit)
     if on_bad_row not in ("raise", "skip"):
-        raise ValueError(f"on_bad_row must be 'raise' or 'skip', not {on_bad_row!r}")
+        raise InputError(f"on_bad_row must be 'raise' or 'skip', not {on_bad_row!r}")
     trusted = path == EMBEDDED and _is_embedded(path)
     puzzles: list[Puzzle] = []
     bad: list[PuzzleRowError] = []
@@ -279,11 +281,11 @@ class _Filter:
         kept = None if themes is None else _names("themes", themes)
         levels = None if tiers is None else _names("tiers", tiers)
         if levels is not None and (unknown := levels - set(TIERS)):
-            raise ValueError(f"unknown tier {min(unknown)!r}; the tiers are {', '.join(TIERS)}")
+            raise InputError(f"unknown tier {min(unknown)!r}; the tiers are {', '.join(TIERS)}")
         if rating is not None and not (len(rating) == 2 and rating[0] <= rating[1]):
-            raise ValueError(f"rating must be (lowest, highest), not {rating!r}")
+            raise InputError(f"rating must be (lowest, highest), not {rating!r}")
         if limit is not None and limit < 1:
-            raise ValueError(f"limit must be at least 1, not {limit}")
+            raise InputError(f"limit must be at least 1, not {limit}")
         return cls(kept, rating, levels, limit)
 
     def admits_row(self, row: dict[str, str], rating: int | None) -> bool:
@@ -297,7 +299,7 @@ class _Filter:
 
 def _names(what: str, names: Iterable[str]) -> frozenset[str]:
     if isinstance(names, str):
-        raise ValueError(f"{what} must be a sequence of names. Did you mean [{names!r}]?")
+        raise InputError(f"{what} must be a sequence of names. Did you mean [{names!r}]?")
     return frozenset(str(name) for name in names)
 
 
@@ -317,8 +319,7 @@ def _open_lines(path: Path) -> Iterator[Iterator[str]]:
             raw.seek(0)
             yield _decompressed_lines(raw) if compressed else io.TextIOWrapper(raw, encoding="utf-8-sig", newline="")
     except FileNotFoundError:
-        near = difflib.get_close_matches(path.name, _siblings(path), n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
+        hint = did_you_mean(path.name, _siblings(path))
         raise PuzzleFileError(f"no puzzle file {str(path)!r}.{hint}") from None
     except OSError as error:
         raise PuzzleFileError(f"{path} cannot be read: {error.strerror or error}") from None
@@ -385,8 +386,7 @@ def _header(path: Path, cells: Sequence[str]) -> Sequence[str] | None:
         return None
     for needed in ("PuzzleId", "FEN", "Moves"):
         if needed not in names:
-            near = difflib.get_close_matches(needed, names, n=1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
+            hint = did_you_mean(needed, names)
             raise PuzzleFileError(f"{path} has a header without the column {needed!r}: {', '.join(names)}.{hint}")
     return names
 
@@ -441,6 +441,5 @@ def _nothing_left(path: Path, report: LoadReport, wanted: _Filter, seen: Counter
         return f"{told}; the first refusal: {report.bad[0]}"
     for theme in sorted(wanted.themes or ()):
         if theme not in seen:
-            near = difflib.get_close_matches(theme, seen, n=1)
-            return f"{told}; no row has the theme {theme!r}." + (f" Did you mean {near[0]!r}?" if near else "")
+            return f"{told}; no row has the theme {theme!r}.{did_you_mean(theme, seen)}"
     return f"{told}; widen themes, rating or tiers"

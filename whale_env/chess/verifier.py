@@ -17,6 +17,8 @@ from typing import Literal
 
 import chess
 
+from whale_env.errors import InputError
+
 Verdict = Literal["solved", "failed", "illegal", "incomplete"]
 """``incomplete`` while the line goes on; ``illegal`` when the text is no legal move; the other two end the puzzle."""
 
@@ -31,7 +33,7 @@ _SAN = re.compile(r"(?:O-O(?:-O)?|0-0(?:-0)?|(?![-x])[NBRQK]?[a-h]?[1-8]?[-x]?[a
 _WORD = re.compile(r"[\w@]+(?:-[\w@]+)*(?:=[qrbnQRBN](?!\w))?")
 
 
-class LineError(ValueError):
+class LineError(InputError):
     """A position or a line that is not legal chess. The message holds the offending value."""
 
 

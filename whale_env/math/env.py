@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from whale_env.core import DomainSpec, Outcome, ToolEnv, said_verbatim
+from whale_env.core import DomainSpec, Easy, Outcome, ToolEnv, said_verbatim
 from whale_env.math.problems import Problem, load_problems
 from whale_env.math.verifier import boxed_answer, math_equal
 from whale_env.splits import Plan, Source, plan_of
@@ -64,7 +64,7 @@ def math_env(
 
     Raises:
         whale_env.rows.DatasetError: A data set cannot be read, a row is bad, or nothing is left.
-        ValueError: A filter makes no sense.
+        InputError: A filter makes no sense.
     """
     wanted = tiers if tiers is None or isinstance(tiers, str) else tuple(map(str, tiers))
     problems = _load(plan_of(source), wanted, limit)
@@ -79,7 +79,15 @@ def _load(plan: Plan, tiers: tuple[str, ...] | str | None, limit: int | None) ->
 class MathDomain:
     """Mathematics problems as a `whale_env.core.Domain`."""
 
-    spec = DomainSpec("math", (PYTHON, ANSWER), max_steps=32, max_invalid=8, blocking=True)
+    spec = DomainSpec(
+        "math",
+        (PYTHON, ANSWER),
+        max_steps=32,
+        max_invalid=8,
+        blocking=True,
+        easy=Easy({"tiers": ["1"]}, tokens=128),
+        baseline="reference_harnesses.math.h0:MathH0",
+    )
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         """Sorts problems into splits.

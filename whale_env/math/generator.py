@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import product
 
+from whale_env.errors import InputError
+
 Answer = int | Fraction
 Template = Callable[[random.Random], tuple[str, Answer]]
 
@@ -69,10 +71,10 @@ def generate(tier: str, count: int, seed: int = 0) -> list[Generated]:
         At most ``count`` problems, no two with the same text; fewer if the templates have no more to give.
 
     Raises:
-        ValueError: An unknown tier.
+        InputError: An unknown tier.
     """
     if tier not in TIERS:
-        raise ValueError(f"unknown tier {tier!r}; the tiers are {', '.join(TIERS)}")
+        raise InputError(f"unknown tier {tier!r}; the tiers are {', '.join(TIERS)}")
     rng = random.Random(f"{seed}/{tier}")
     found: dict[str, Generated] = {}
     open_templates = list(_templates(tier))

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
+from whale_env.errors import InputError
 from whale_env.math.generator import TIERS, generate
 from whale_env.math.verifier import UnparsableReferenceError, boxed_answer, check_reference
 from whale_env.rows import DatasetError, Row, read_rows
@@ -74,11 +75,11 @@ def load_problems(
 
     Raises:
         DatasetError: A data set cannot be read, a row has no problem or no readable reference, or nothing is left.
-        ValueError: A filter makes no sense.
+        InputError: A filter makes no sense.
     """
     wanted = None if tiers is None else _tiers(tiers)
     if limit is not None and limit < 1:
-        raise ValueError(f"limit must be at least 1, not {limit}")
+        raise InputError(f"limit must be at least 1, not {limit}")
     problems = list(_unique(plan) if plan else generated_problems())
     kept = [problem for problem in problems if wanted is None or problem.tier in wanted][:limit]
     if not kept:
@@ -149,10 +150,10 @@ def _check(answer: str) -> None:
 
 def _tiers(tiers: Iterable[str]) -> frozenset[str]:
     if isinstance(tiers, str):
-        raise ValueError(f"tiers must be a sequence of names. Did you mean [{tiers!r}]?")
+        raise InputError(f"tiers must be a sequence of names. Did you mean [{tiers!r}]?")
     wanted = frozenset(str(tier) for tier in tiers)
     if unknown := wanted - set(TIERS):
-        raise ValueError(f"unknown tier {min(unknown)!r}; the tiers are {', '.join(TIERS)}")
+        raise InputError(f"unknown tier {min(unknown)!r}; the tiers are {', '.join(TIERS)}")
     return wanted
 
 

@@ -15,8 +15,10 @@ import re
 from fractions import Fraction
 from functools import lru_cache
 
+from whale_env.errors import InputError
 from whale_env.math.equality.text import boxed_answer
 from whale_env.math.worker_pool import WorkerPool
+from whale_env.wording import shortened
 
 __all__ = ["UnparsableReferenceError", "boxed_answer", "check_reference", "math_equal", "worker_cpu_seconds"]
 
@@ -28,7 +30,7 @@ _MAX_DIGITS = 400
 _pool = WorkerPool()
 
 
-class UnparsableReferenceError(ValueError):
+class UnparsableReferenceError(InputError):
     """A reference answer that no answer could ever equal, because it cannot be read."""
 
 
@@ -121,7 +123,7 @@ def check_reference(reference: str) -> None:
     if problem is None:
         problem = "it could not be read in time"
     if problem:
-        shown = text if len(text) <= 120 else f"{text[:117]}..."
+        shown = shortened(text, 120)
         raise UnparsableReferenceError(
             f"cannot read the reference answer {shown!r}: {problem}. Give plain text or LaTeX, without the box."
         )

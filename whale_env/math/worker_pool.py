@@ -22,6 +22,8 @@ import weakref
 from pathlib import Path
 from typing import Any
 
+from whale_env.errors import WhaleError
+
 _PACKAGE = Path(__file__).resolve().parents[1]
 # The parent package is put in by hand: its own imports (gymnasium, numpy) would triple the start and the memory.
 _BOOTSTRAP = (
@@ -35,7 +37,7 @@ _PATIENCE = 180.0  # a start takes half a second and a free worker is soon found
 _MAX_WORKERS = 4
 
 
-class WorkerError(RuntimeError):
+class WorkerError(WhaleError, RuntimeError):
     """No worker could be had: a fault of the installation or the machine, never of a question."""
 
 

@@ -6,7 +6,6 @@ server), and ``none``, which finds nothing (closed book). Questions and answers 
 
 from __future__ import annotations
 
-import difflib
 import re
 from functools import lru_cache
 from pathlib import Path
@@ -14,6 +13,7 @@ from pathlib import Path
 from whale_env.retrieval.base import MAX_K, FakeRetriever, Passage, Retriever, RetrieverError
 from whale_env.retrieval.corpus import passage_of, read_corpus
 from whale_env.retrieval.http import HTTPRetriever
+from whale_env.wording import did_you_mean
 
 __all__ = [
     "MAX_K",
@@ -78,8 +78,7 @@ def opened(name: str, corpus: str = "") -> Retriever:
             index, _, encoder = rest.partition("@")
             encoder, _, texts = encoder.partition("@")
             return FaissRetriever(*_dense(index, encoder, texts, corpus))
-    near = difflib.get_close_matches(kind, ("bm25", "pyserini", "faiss", "none"), n=1)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
+    hint = did_you_mean(kind, ("bm25", "pyserini", "faiss", "none"))
     raise RetrieverError(f"unknown retriever {name!r}.{hint} Known: {', '.join(NAMES)}")
 
 

@@ -9,13 +9,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from whale_env.errors import WhaleError
 from whale_env.types import Json
 
 MAX_K = 50
 """Passages that one search may ask for."""
 
 
-class RetrieverError(RuntimeError):
+class RetrieverError(WhaleError, RuntimeError):
     """A retriever cannot be opened or does not answer: one line that says what is missing and how to get it."""
 
 

@@ -7,7 +7,6 @@ Building indexes is pyserini's business (``python -m pyserini.encode``).
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from collections.abc import Callable
@@ -19,6 +18,7 @@ from typing import Any
 from whale_env.retrieval.base import Passage, RetrieverError
 from whale_env.retrieval.corpus import read_corpus
 from whale_env.retrieval.lucene import INSTALL, LuceneRetriever, calling_java, first_line, jar, java, start_jvm
+from whale_env.wording import did_you_mean
 
 ENCODERS: dict[str, tuple[str, dict[str, Any]]] = {
     "ance": ("AnceQueryEncoder", {}),
@@ -147,8 +147,7 @@ def encoder_of(text: str) -> tuple[str, str]:
     if not name.strip():
         raise RetrieverError("a dense index needs its query encoder: 'faiss:INDEX@ENCODER', a directory or a hub name")
     if kind not in ENCODERS:
-        near = difflib.get_close_matches(kind, ENCODERS, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
+        hint = did_you_mean(kind, ENCODERS)
         raise RetrieverError(f"unknown kind of encoder {kind!r} in {text!r}.{hint} Known: {', '.join(ENCODERS)}")
     return kind, name
 

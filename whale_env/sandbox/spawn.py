@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from whale_env.errors import WhaleError
 from whale_env.sandbox import kernel
 from whale_env.sandbox.zygote import NOT_CONFINED, Setup
 
@@ -35,7 +36,7 @@ main(int(sys.argv[2]))
 """
 
 
-class ConfinementError(RuntimeError):
+class ConfinementError(WhaleError, RuntimeError):
     """Untrusted code was refused, because it cannot be confined here."""
 
     def __init__(self, why: str) -> None:
@@ -45,7 +46,7 @@ class ConfinementError(RuntimeError):
         )
 
 
-class ZygoteError(RuntimeError):
+class ZygoteError(WhaleError, RuntimeError):
     """The process that forks workers could not be started, or died."""
 
 

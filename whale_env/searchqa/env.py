@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from whale_env.core import DomainSpec, Outcome, ToolEnv, said_verbatim
+from whale_env.core import DomainSpec, Easy, Outcome, ToolEnv, said_verbatim
+from whale_env.errors import InputError
 from whale_env.retrieval import MAX_K, Passage, Retriever, opened
 from whale_env.searchqa.judge import Judge, JudgeConfig, LLMJudge, Verdict
 from whale_env.searchqa.questions import EMBEDDED, Question, load_questions
@@ -98,10 +99,10 @@ def searchqa_env(
         whale_env.rows.DatasetError: A data set or the corpus cannot be read, a row is bad, or nothing is left.
         whale_env.retrieval.RetrieverError: The retriever is unknown, or what it needs is missing.
         whale_env.searchqa.judge.JudgeError: The judge is unknown, or its key is missing.
-        ValueError: A filter makes no sense, or questions of one's own come without a corpus.
+        InputError: A filter makes no sense, or questions of one's own come without a corpus.
     """
     if source is not None and retriever in ("bm25", "pyserini"):
-        raise ValueError(
+        raise InputError(
             f"questions from {source!r:.80} need their corpus: give retriever='{retriever}:CORPUS_FILE', "
             "or retriever='none' for answering without passages"
         )
@@ -119,7 +120,16 @@ def _load(plan: Plan, hops: int | None, limit: int | None) -> tuple[Question, ..
 class SearchQADomain:
     """Questions over a corpus as a `whale_env.core.Domain`."""
 
-    spec = DomainSpec("searchqa", (SEARCH, ANSWER), max_steps=32, max_invalid=8, blocking=True)
+    spec = DomainSpec(
+        "searchqa",
+        (SEARCH, ANSWER),
+        max_steps=32,
+        max_invalid=8,
+        blocking=True,
+        easy=Easy({"hops": 1}, tokens=96),
+        baseline="reference_harnesses.searchqa.h0:SearchQAH0",
+        listing={"retriever": "none"},
+    )
 
     def __init__(self, questions: Sequence[Question], retriever: Retriever, judge: Judge | None = None) -> None:
         """Sorts questions into splits.

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from whale_env.errors import InputError
 from whale_env.http_json import RequestError, post_json
 from whale_env.searchqa.verifier import answer_matches
 
@@ -40,7 +41,7 @@ Source = Literal["exact", "judge", "fallback"]
 """Who decided: exact match, the judge (now or earlier), or exact match because the judge gave no verdict."""
 
 
-class JudgeError(ValueError):
+class JudgeError(InputError):
     """A judge that cannot be set up: one line that says what is missing."""
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from whale_env.errors import InputError
 from whale_env.rows import DatasetError, Row, read_rows
 from whale_env.searchqa.verifier import normalised
 from whale_env.splits import Plan, split_of, text_key
@@ -64,11 +65,11 @@ def load_questions(plan: Plan = (), *, hops: int | None = None, limit: int | Non
 
     Raises:
         DatasetError: A data set cannot be read, a row has no question or no answer, or nothing is left.
-        ValueError: A filter makes no sense.
+        InputError: A filter makes no sense.
     """
     for name, value in (("hops", hops), ("limit", limit)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise ValueError(f"{name} must be a whole number of at least 1, not {value!r}")
+            raise InputError(f"{name} must be a whole number of at least 1, not {value!r}")
     questions = list(_unique(plan or ((str(EMBEDDED), SPLITS),)))
     kept = [question for question in questions if hops is None or question.hops == hops][:limit]
     if not kept:

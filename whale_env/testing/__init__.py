@@ -30,7 +30,7 @@ from gymnasium.utils.env_checker import check_env
 
 from whale_env.core import EnvHandle, SealedSplitError, ToolEnv
 from whale_env.registry import handle
-from whale_env.spaces import is_json
+from whale_env.strict_json import is_json
 from whale_env.types import FAILURES, SPLITS, Json, Observation, Task, ToolCall, ToolSpec, canonical_json
 
 NOISE = "qzxv wkjp"

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 
-from whale_env.registry import UnknownEnvError, handle
+from whale_env.errors import WhaleError
+from whale_env.registry import arguments_from, handle
 from whale_env.testing import RULES, Subject, problems
 
 
@@ -33,9 +33,11 @@ def main() -> None:
     arguments = parser.parse_args()
     try:
         subject = Subject(
-            handle(arguments.env, json.loads(arguments.env_args)), tuple(arguments.secret), not arguments.same_openings
+            handle(arguments.env, arguments_from(arguments.env_args)),
+            tuple(arguments.secret),
+            not arguments.same_openings,
         )
-    except (UnknownEnvError, ValueError, TypeError) as error:
+    except WhaleError as error:
         if os.environ.get("WHALE_TRACEBACK"):
             raise
         print(f"error: {error}", file=sys.stderr)
