@@ -4,8 +4,8 @@ Chess lines, short answers and mathematical answers, right and wrong mixed, made
 problems that ship with the package; the LaTeX ones are built here in the style of school contests. Each round has
 cases of its own, so that nothing is answered from memory, and one thread asks. A core's rate is taken from processor
 time, that of the workers included, so that other programs hardly change it. Every verdict is compared with the expected
-one. Ends with status 1 when a goal is missed or a verdict is wrong. Contested cases, hostile text and time bounds are
-the tests' business.
+one. Ends with status 1 when a goal is missed or a verdict is wrong. Beside ours stands math-verify, where it is
+installed, on the same mathematical cases. Contested cases, hostile text and time bounds are the tests' business.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 
@@ -34,11 +35,19 @@ THOUGHT = "I look at what is asked, write down what I know, and go on one step a
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One verdict to be had: a call without arguments, what it must return, and what to call it in a message."""
+    """One verdict to be had.
+
+    Attributes:
+        verdict: Gives it.
+        expected: What it must be.
+        about: What to call it in a message.
+        peer: What math-verify says of it, where that can be asked.
+    """
 
     verdict: Callable[[], object]
     expected: object
     about: str
+    peer: Callable[[], object] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +143,7 @@ def problem_cases(rng: random.Random) -> Iterator[Case]:
         forms = [f"{number}/{denominator}", rf"\frac{{{number}}}{{{denominator}}}"] if denominator else [f"{number}"]
         forms.append(f"{number}.0" if not denominator else rf"\dfrac{{{2 * number}}}{{{2 * int(denominator)}}}")
         given = rng.choice(forms)
-        yield Case(partial(_boxed, answer, _message(rng, given)), right, f"{given} for {answer}")
+        yield _math_case(answer, _message(rng, given), right, f"{given} for {answer}")
 
 
 def latex_cases(rng: random.Random) -> Iterator[Case]:
@@ -143,7 +152,17 @@ def latex_cases(rng: random.Random) -> Iterator[Case]:
         reference, equal, different = rng.choice(LATEX)(rng)
         right = rng.random() < 0.5
         given = equal if right else different
-        yield Case(partial(_boxed, reference, _message(rng, given)), right, f"{given} for {reference}")
+        yield _math_case(reference, _message(rng, given), right, f"{given} for {reference}")
+
+
+def _math_case(reference: str, text: str, right: bool, about: str) -> Case:
+    return Case(partial(_boxed, reference, text), right, about, partial(_by_math_verify, reference, text))
+
+
+def _by_math_verify(reference: str, text: str) -> bool:
+    from math_verify import parse, verify
+
+    return bool(verify(parse(f"\\boxed{{{reference}}}"), parse(text)))
 
 
 def _boxed(reference: str, text: str) -> bool:
@@ -315,24 +334,27 @@ LATEX: Sequence[Callable[[random.Random], Triple]] = (
 # ---------------------------------------------------------------- measuring
 
 
-def measured(kind: str, goal: float, rounds: Sequence[Sequence[Case]]) -> Rate:
+def measured(kind: str, goal: float, rounds: Sequence[Sequence[Case]], *, of_peer: bool = False) -> Rate:
     """Runs the rounds and returns their rates.
 
     Args:
         kind: What is judged, for the table.
         goal: Verdicts per second and core that are asked for.
         rounds: The cases of each round, all of them different.
+        of_peer: Whether the peer is asked; what it gets wrong is counted, not shown.
     """
     rates, wall, wrong = [], [], 0
     for cases in rounds:
         began, busy = time.perf_counter(), _cpu_seconds()
-        given = [case.verdict() for case in cases]
+        ask = [case.peer if of_peer and case.peer else case.verdict for case in cases]
+        given = [verdict() for verdict in ask]
         wall.append(len(cases) / (time.perf_counter() - began))
         rates.append(len(cases) / max(_cpu_seconds() - busy, 1e-9))
         for case, verdict in zip(cases, given, strict=True):
             if verdict != case.expected:
                 wrong += 1
-                print(f"  WRONG: {verdict!r} instead of {case.expected!r}: {case.about}", file=sys.stderr)
+                if not of_peer:
+                    print(f"  WRONG: {verdict!r} instead of {case.expected!r}: {case.about}", file=sys.stderr)
     return Rate(kind, goal, max(rates), min(rates), max(wall), len(rounds[0]), wrong)
 
 
@@ -361,17 +383,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"{options.rounds} rounds of {options.cases} verdicts, right and wrong mixed, asked by one thread")
     print(f"  {'':28}{'verdicts per second of one core':>32}{'':17}{'of the clock':>14}")
     print(f"  {'':28}{'best':>12}{'worst':>10}{'goal':>10}{'of goal':>9}{'best':>22}")
-    rates = []
-    for kind, goal, cases in kinds:
-        rate = measured(kind, goal, [list(islice(cases, options.cases)) for _ in range(options.rounds)])
+    rates, peers, has_peer = [], [], find_spec("math_verify") is not None
+    for kind, goal, source in kinds:
+        rounds = [list(islice(source, options.cases)) for _ in range(options.rounds)]
+        rate = measured(kind, goal, rounds)
         rates.append(rate)
         print(
             f"  {kind:28}{rate.best:12,.0f}{rate.worst:10,.0f}{goal:10,.0f}{rate.best / goal:8.1f}x{rate.wall:22,.0f}"
             f"{'  MISSED' if rate.best < goal else ''}{f'  {rate.wrong} WRONG' if rate.wrong else ''}",
             flush=True,
         )
+        if rounds[0][0].peer and has_peer:
+            rate = measured(f"{kind}, math-verify", 0.0, rounds, of_peer=True)
+            peers.append(rate)
+            figures = f"{rate.best:12,.0f}{rate.worst:10,.0f}{'':19}{rate.wall:22,.0f}"
+            print(f"    {'by math-verify':26}{figures}  {rate.wrong} wrong", flush=True)
     if options.json:
-        options.json.write_text(json.dumps([asdict(rate) for rate in rates], indent=1) + "\n", encoding="utf-8")
+        options.json.write_text(
+            json.dumps([asdict(rate) for rate in (*rates, *peers)], indent=1) + "\n", encoding="utf-8"
+        )
     return int(any(rate.best < rate.goal or rate.wrong for rate in rates))
 
 

@@ -1,7 +1,7 @@
 """Names of environments: ours, and any other that Gymnasium knows (``my_pkg:MyEnv-v0``, ``my_pkg/MyEnv-v0``).
 
-Importing `whale_env` registers ours. Without that import, ``packaging/whale_gymnasium.py`` does so when Gymnasium is
-imported, since Gymnasium 1.0 no longer reads its own plug-in entry points. Nothing is constructed here.
+Importing `whale_env` registers ours; without that import Gymnasium does so where the module stands before the id,
+``gymnasium.make("whale_env:whale/Chess-v0")``. Nothing is constructed here.
 """
 
 from __future__ import annotations

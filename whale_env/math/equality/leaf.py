@@ -1,7 +1,7 @@
 """Numbers and quantities: decimals, numerals with a base, percent, units, degrees, moduli, else an expression.
 
-Notation beyond our own grammar (`expression`) falls back on math-verify's LaTeX grammar
-(`latex2sympy2_extended`), which builds sympy objects without evaluating code either. No lists, relations or sets here.
+Notation beyond our own grammar (`expression`) falls back on the LaTeX grammar of
+`latex2sympy2_extended`, which builds sympy objects without evaluating code either. No lists, relations or sets here.
 """
 
 from __future__ import annotations
@@ -226,7 +226,7 @@ def _leaf_expression(text: str) -> Any:
 
 
 def _foreign(text: str, refused: Unreadable) -> Any:
-    """What math-verify's grammar makes of notation that ours lacks."""
+    """What latex2sympy's grammar makes of notation that ours lacks."""
     if re.search(r"\\(?!text|mathbb)[A-Za-z]+", text) is None or (
         "^" in text and re.search(r"\^\s*\{?[0-9^{}\s]{4,}", text)
     ):
