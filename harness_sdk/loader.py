@@ -6,7 +6,6 @@ runs in this process; untrusted source is validated statically first and then li
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import importlib
 import importlib.util
@@ -22,6 +21,7 @@ from harness_sdk.session import HarnessError, HarnessSession, LocalSession, desc
 from harness_sdk.sources import class_source, read_source, without_mark
 from harness_sdk.validator import validate
 from harness_sdk.validator.hooks import misspelt
+from whale_env.wording import did_you_mean
 
 Opener = Callable[[int], Awaitable[HarnessSession]]
 
@@ -84,9 +84,7 @@ def load(
         try:
             source = read_source(path)
         except FileNotFoundError:
-            # All names end alike, so the stems alone are compared.
-            near = difflib.get_close_matches(path.stem, [p.stem for p in path.parent.glob("*.py")], n=1, cutoff=0.7)
-            hint = f" Did you mean {near[0]}.py?" if near else ""
+            hint = did_you_mean(path.name, [file.name for file in path.parent.glob("*.py")], cutoff=0.75)
             raise HarnessLoadError(f"no harness file {target!r}.{hint}") from None
         except (OSError, UnicodeDecodeError) as error:
             raise HarnessLoadError(f"cannot read harness file {target!r}: {error}") from None
@@ -140,8 +138,7 @@ def _trusted(module: ModuleType, class_name: str, source: str | None, ref: str) 
     classes = {name: item for name, item in vars(module).items() if inspect.isclass(item) and issubclass(item, Harness)}
     if class_name:
         if class_name not in classes:
-            near = difflib.get_close_matches(class_name, classes, n=1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
+            hint = did_you_mean(class_name, classes)
             raise HarnessLoadError(f"{ref!r}: no Harness subclass {class_name!r}.{hint}")
         chosen = classes[class_name]
     else:

@@ -18,6 +18,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from whale_env.wording import first_line
+
 
 class ModelNotFoundError(LookupError):
     """A model name leads nowhere; the message says what was tried."""
@@ -141,7 +143,7 @@ def _from_hub(hub: str, work: Path, target: Path, why: str) -> Path:
     try:
         snapshot_download(hub, local_dir=work / "hub", ignore_patterns=["onnx/*", "runs/*", "*.bin"])
     except Exception as error:
-        tail = str(error).splitlines()[0] if str(error) else type(error).__name__
+        tail = first_line(error)
         raise ModelNotFoundError(f"cannot fetch the model. {why}; then the hub ({hub}): {tail}") from error
     shutil.rmtree(work / "hub" / ".cache", ignore_errors=True)
     (work / "hub").replace(target)

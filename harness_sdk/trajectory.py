@@ -6,13 +6,14 @@ comes about is `harness_sdk.rollout`; what is learnt from it is `optimizers.weig
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from harness_sdk.types import Message, Turn
+from whale_env.errors import InputError
+from whale_env.json_lines import append_lines, numbered_lines
 from whale_env.types import Score, Task
 
 SCHEMA = 1
@@ -164,10 +165,10 @@ class Trajectory:
         """Rebuilds a trajectory from `to_json`.
 
         Raises:
-            ValueError: It was written by a later schema.
+            InputError: It was written by a later schema.
         """
         if data.get("schema", 0) > SCHEMA:
-            raise ValueError(f"trajectory schema {data['schema']} is newer than {SCHEMA}; upgrade this package")
+            raise InputError(f"trajectory schema {data['schema']} is newer than {SCHEMA}; upgrade this package")
         calls: list[ModelCall] = []
         seen_ids: tuple[int, ...] = ()
         seen_messages: tuple[Message, ...] = ()
@@ -207,10 +208,7 @@ def _common(a: Sequence[Any], b: Sequence[Any]) -> int:
 
 def write_jsonl(path: str | Path, trajectories: Iterable[Trajectory]) -> None:
     """Appends trajectories to a file, one JSON line each."""
-    # A server may send a lone surrogate, which UTF-8 cannot hold; it becomes its JSON escape.
-    with Path(path).open("a", encoding="utf-8", errors="backslashreplace") as file:
-        for trajectory in trajectories:
-            file.write(json.dumps(trajectory.to_json(), ensure_ascii=False) + "\n")
+    append_lines(path, (trajectory.to_json() for trajectory in trajectories))
 
 
 def read_jsonl(path: str | Path) -> Iterator[Trajectory]:
@@ -223,16 +221,10 @@ def read_jsonl(path: str | Path) -> Iterator[Trajectory]:
         The trajectories in order.
 
     Raises:
-        ValueError: Any other line is not a trajectory; the message names it.
+        InputError: Any other line is not a trajectory; the message names it.
     """
-    lines = Path(path).read_bytes().split(b"\n")
-    for number, line in enumerate(lines, 1):
-        if not line:
-            continue
+    for number, record in numbered_lines(path):
         try:
-            record = json.loads(line)
             yield Trajectory.from_json(record.get("trajectory", record))
-        except (ValueError, LookupError, TypeError, AttributeError) as error:  # UnicodeDecodeError is a ValueError
-            if number == len(lines):
-                return
-            raise ValueError(f"{path}:{number} is not a trajectory: {error}") from error
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise InputError(f"{path}:{number} is not a trajectory: {error}") from error

@@ -11,7 +11,7 @@ import pytest
 
 import whale_env
 from whale_env.errors import InputError, WhaleError
-from whale_env.json_lines import DamagedLogError, append_lines, cut_torn_line, read_lines
+from whale_env.json_lines import DamagedLogError, append_lines, cut_torn_line, numbered_lines, read_lines
 from whale_env.registry import declared
 from whale_env.strict_json import is_json, read_json, read_object
 from whale_env.wording import did_you_mean, in_one_line, shortened
@@ -62,13 +62,13 @@ def test_a_log_survives_its_writer(tmp_path: Path) -> None:
     append_lines(path, [{"a": 1}, {"a": "\ud800é"}])
     append_lines(path, [3], sync=True)
     whole = path.read_bytes()
-    assert [record for _, record in read_lines(path)] == [{"a": 1}, {"a": "\ud800é"}, 3]
+    assert list(read_lines(path)) == [{"a": 1}, {"a": "\ud800é"}, 3]
     for kept in range(len(whole)):
         path.write_bytes(whole[:kept])
-        read = [record for _, record in read_lines(path)]
+        read = list(read_lines(path))
         cut_torn_line(path)
         assert path.read_bytes() == whole[: whole[:kept].rfind(b"\n") + 1]
-        assert [record for _, record in read_lines(path)] in (read, read[:-1])  # whole but for its line break
+        assert list(read_lines(path)) in (read, read[:-1])  # whole but for its line break
     path.write_bytes(whole + b"x" * 200_000)
     cut_torn_line(path)
     assert path.read_bytes() == whole
@@ -80,7 +80,7 @@ def test_a_log_that_others_changed_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DamagedLogError, match=r"log\.jsonl:3 is damaged"):
         list(read_lines(path))
     path.write_text('{"a": 1}\n{"a": \n')
-    assert list(read_lines(path)) == [(1, {"a": 1})]
+    assert list(numbered_lines(path)) == [(1, {"a": 1})]
 
 
 def test_words_of_messages() -> None:

@@ -216,7 +216,7 @@ def test_trajectories_round_trip_and_a_torn_line_is_left_out(tmp_path: Path) -> 
         file.write('{"schema": 1, "task": {"id"')
     assert list(read_jsonl(path)) == [first, second]
     path.write_text("nonsense\n" + json.dumps(first.to_json()) + "\n")
-    with pytest.raises(ValueError, match=r"t\.jsonl:1 is not a trajectory"):
+    with pytest.raises(ValueError, match=r"t\.jsonl:1 is damaged"):
         list(read_jsonl(path))
 
 

@@ -37,11 +37,17 @@ def append_lines(path: str | Path, records: Iterable[Any], *, sync: bool = False
             os.fsync(file.fileno())
 
 
-def read_lines(path: str | Path) -> Iterator[tuple[int, Any]]:
-    """Reads a log line by line; a last one that is no JSON was torn and is left out, and so are empty ones.
+def read_lines(path: str | Path) -> Iterator[Any]:
+    """Reads the records of a log; a last line that is no JSON was torn and is left out, and so are empty ones.
 
-    Yields:
-        The number of the line, from 1, and its record.
+    Raises:
+        DamagedLogError: A line before the last one is no JSON.
+    """
+    return (record for _, record in numbered_lines(path))
+
+
+def numbered_lines(path: str | Path) -> Iterator[tuple[int, Any]]:
+    """Reads as `read_lines` does, and yields with each record the number of its line, from 1.
 
     Raises:
         DamagedLogError: A line before the last one is no JSON.

@@ -24,6 +24,11 @@ def shortened(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
+def first_line(error: BaseException, limit: int = 500) -> str:
+    """Returns the first line of what an error says, or its kind where it says nothing."""
+    return shortened((str(error).strip() or type(error).__name__).splitlines()[0], limit)
+
+
 def in_one_line(text: object, limit: int = 500) -> str:
     """Returns a text on one line, white space folded, cut to a length."""
     return shortened(" ".join(str(text).split()), limit)

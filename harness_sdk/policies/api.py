@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 from harness_sdk.policies.base import PolicyError, PromptTooLongError
 from harness_sdk.types import ParseFailure
+from whale_env.strict_json import read_json
 from whale_env.types import ToolCall
 
 FIRST_WAIT = 0.5
@@ -232,16 +233,12 @@ def read_call(name: Any, arguments: Any, call_id: str) -> ToolCall | ParseFailur
         return ParseFailure("the tool name is empty: give the name of a tool", str(name)[:200])
     if isinstance(arguments, str):
         try:
-            arguments = json.loads(arguments or "{}", parse_constant=_no_constant)
-        except (ValueError, RecursionError) as error:
+            arguments = read_json(arguments or "{}", lenient=True)
+        except ValueError as error:
             return ParseFailure(f"the arguments of {name} are not JSON: {error}", str(arguments)[:200])
     if not isinstance(arguments, dict):
         return ParseFailure(f"the arguments of {name} must be an object", repr(arguments)[:200])
     return ToolCall(name, arguments, call_id)
-
-
-def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not JSON")
 
 
 def cut_at_stop(text: str, stop: tuple[str, ...]) -> tuple[str, bool]:

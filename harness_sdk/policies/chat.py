@@ -17,6 +17,7 @@ from harness_sdk import toolcalls
 from harness_sdk.policies.base import Generation, PolicyError, PromptTooLongError, Request
 from harness_sdk.types import Completion, FinishReason, Message, ParseFailure, ToolSchema
 from whale_env.types import ToolCall, ToolSpec
+from whale_env.wording import first_line
 
 PLAIN_TEMPLATE = (
     "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}{{ eos_token }}\n{% endfor %}"
@@ -149,7 +150,7 @@ class ChatEncoder:
                 continue_final_message=prefixed,
             )
         except Exception as error:  # a template is a program of the model's: it may raise anything
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            reason = first_line(error)
             raise PolicyError(f"the model's chat template refuses these messages: {reason}") from error
         return rendered
 

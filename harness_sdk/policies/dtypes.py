@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from harness_sdk import models
+from whale_env.wording import first_line
 
 PROMPT, ROWS, STEPS = 256, 32, 3
 """What is timed: a prompt of so many tokens, and so many steps of so many rows."""
@@ -157,7 +158,7 @@ def _key(source: str) -> str:
     try:
         config = AutoConfig.from_pretrained(source)
     except (OSError, ValueError) as error:
-        raise models.ModelNotFoundError(f"cannot load model {source!r}: {str(error).splitlines()[0]}") from error
+        raise models.ModelNotFoundError(f"cannot load model {source!r}: {first_line(error)}") from error
     names = ("model_type", "hidden_size", "num_hidden_layers", "intermediate_size", "vocab_size")
     shape = " ".join(str(getattr(config, name, "?")) for name in names)
     instructions = [

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from harness_sdk import models
+from whale_env.wording import first_line
 
 
 def release_memory() -> None:
@@ -40,7 +41,7 @@ def load(source: str, dtype: Any) -> Any:
     try:
         return AutoModelForCausalLM.from_pretrained(source, dtype=dtype)
     except (OSError, ValueError) as error:
-        raise models.ModelNotFoundError(f"cannot load model {source!r}: {_first_line(error)}") from error
+        raise models.ModelNotFoundError(f"cannot load model {source!r}: {first_line(error)}") from error
 
 
 def load_tokenizer(source: str) -> Any:
@@ -54,7 +55,7 @@ def load_tokenizer(source: str) -> Any:
     try:
         return AutoTokenizer.from_pretrained(source)
     except (OSError, ValueError) as error:
-        raise models.ModelNotFoundError(f"cannot load the tokenizer of {source!r}: {_first_line(error)}") from error
+        raise models.ModelNotFoundError(f"cannot load the tokenizer of {source!r}: {first_line(error)}") from error
 
 
 def end_ids(source: str) -> set[int]:
@@ -74,10 +75,6 @@ def has_inner_model(source: str) -> bool:
 
     config = AutoConfig.from_pretrained(source)
     return config.get_text_config() is not config
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def as_set(value: Any) -> set[int]:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from harness_sdk.types import ParseFailure
+from whale_env.strict_json import read_json
 from whale_env.types import ToolCall
 
 T = TypeVar("T")
@@ -124,48 +124,26 @@ def encoded(message: Mapping[str, Any]) -> bytes:
     return len(data).to_bytes(4, "big") + data
 
 
-def _no_constant(name: str) -> NoReturn:
-    raise ProtocolError(f"{name} is not JSON")
-
-
-def _finite(text: str) -> float:
-    number = float(text)
-    if math.isinf(number):
-        raise ProtocolError(f"{text:.40} is no finite number")
-    return number
-
-
-_decode = json.JSONDecoder(parse_constant=_no_constant, parse_float=_finite).decode
-
-
 def decoded(frame: bytes) -> Any:
     """Returns a frame's JSON value; what is not finite, not shallow or not JSON is `ProtocolError`."""
     try:
-        value = _decode(frame.decode("utf-8", "surrogatepass"))
-    except (ValueError, RecursionError) as error:
+        value = read_json(frame.decode("utf-8", "surrogatepass"), max_depth=MAX_DEPTH, lenient=True)
+    except ValueError as error:
         raise ProtocolError(f"not JSON: {error}"[:200]) from None
-    if frame.count(b"[") + frame.count(b"{") > MAX_DEPTH:
-        _check_shape(value)
+    if frame.count(b"[") + frame.count(b"{") > MAX_DEPTH and _count(value) > MAX_VALUES:
+        raise ProtocolError(f"more than {MAX_VALUES} values")
     return value
 
 
-def _check_shape(value: Any) -> None:
-    """Bounds nesting and number of values, which whatever walks the data later on would stumble over."""
-    level, count = [value], 0
-    for _ in range(MAX_DEPTH):
-        below: list[Any] = []
-        for item in level:
-            if isinstance(item, dict):
-                below += item.values()
-            elif isinstance(item, list):
-                below += item
+def _count(value: Any) -> int:
+    """Returns how many values there are in a value: whatever walks it later on would stumble over too many."""
+    todo, count = [value], 0
+    while todo:
+        item = todo.pop()
+        below = item.values() if isinstance(item, dict) else item if isinstance(item, list) else ()
         count += len(below)
-        if count > MAX_VALUES:
-            raise ProtocolError(f"more than {MAX_VALUES} values")
-        if not below:
-            return
-        level = below
-    raise ProtocolError(f"nested more than {MAX_DEPTH} deep")
+        todo += below
+    return count
 
 
 def typed(value: Any, kind: type[T], what: str) -> T:

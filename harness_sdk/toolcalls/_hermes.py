@@ -11,6 +11,7 @@ from harness_sdk.toolcalls import _json, _schema
 from harness_sdk.toolcalls._scan import excerpt, find, quoted
 from harness_sdk.toolcalls._thinking import Thinking
 from harness_sdk.types import ParseFailure
+from whale_env.strict_json import MAX_DEPTH, read_json
 from whale_env.types import ToolCall
 
 _EVENT = re.compile(r"</?think>|<tool_call>")
@@ -50,7 +51,7 @@ def _call(
         return _broken(text, begin, _not_an_object(text, begin), begin == len(text), maybe_thought)
     end = _json.extent(text, begin)
     if end.state == "deep":
-        return _broken(text, begin, f"JSON nested deeper than {_json.MAX_DEPTH} levels", False, maybe_thought)
+        return _broken(text, begin, f"JSON nested deeper than {MAX_DEPTH} levels", False, maybe_thought)
     if end.state != "whole":
         return _broken(text, begin, "the JSON object is not closed", end.state == "cut", maybe_thought)
     after = _AFTER.match(text, end.end)
@@ -58,7 +59,7 @@ def _call(
         reason = "extra text after the JSON object: one object in one <tool_call>"
         return _broken(text, end.end, reason, False, maybe_thought)
     try:
-        data = _json.loads(text[begin : end.end])
+        data = read_json(text[begin : end.end], lenient=True)
     except ValueError as error:
         return ParseFailure(f"invalid JSON: {error}", excerpt(text, begin, end.end)), after.end()
     return _read(data, tools), after.end()
@@ -99,7 +100,7 @@ def _read(data: Any, tools: _schema.Tools | None) -> ToolCall | ParseFailure:
     arguments = data["arguments"]
     if isinstance(arguments, str) and arguments.lstrip().startswith("{"):
         try:
-            arguments = _json.loads(arguments)
+            arguments = read_json(arguments, lenient=True)
         except ValueError as error:
             return ParseFailure(f"arguments are a string that is not JSON: {error}", excerpt(arguments))
     if not isinstance(arguments, dict):

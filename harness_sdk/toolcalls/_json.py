@@ -1,20 +1,13 @@
-"""Strict JSON from model text: no NaN, no infinity, bounded depth, no exception but `ValueError`.
-
-Also finds where a JSON object ends inside a longer text. Knows no schema.
-"""
+"""Where a JSON object ends inside a longer text, and whether it can be stored. Knows no schema; reads no value."""
 
 from __future__ import annotations
 
-import json
-import math
 import re
 from dataclasses import dataclass
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
 from harness_sdk.toolcalls._scan import find
-
-MAX_DEPTH = 100
-"""Deepest nesting accepted: `json` and `copy.deepcopy` can recurse so far from anywhere in a program."""
+from whale_env.strict_json import MAX_DEPTH
 
 # A string, a bracket, or a character that JSON has nowhere outside a string. Stopping there keeps a broken object from
 # being read across the calls that follow it.
@@ -52,34 +45,6 @@ def extent(text: str, start: int) -> Extent:
         elif not lexeme["close"]:
             break
     return Extent(len(text), "cut")
-
-
-def _reject(word: str) -> NoReturn:
-    raise ValueError(f"{word} is not JSON")
-
-
-def _finite(digits: str) -> float:
-    value = float(digits)
-    if math.isinf(value):
-        raise ValueError(f"number {digits[:20]} is too large")
-    return value
-
-
-def loads(text: str) -> Any:
-    """Returns the value of a JSON text. Raw line breaks and tabs inside strings are accepted, as models write them.
-
-    Raises:
-        ValueError: Not JSON, nested deeper than `MAX_DEPTH`, or a number without a finite value.
-    """
-    opening = len(text) - len(text.lstrip())
-    if text[opening : opening + 1] in ("{", "[") and extent(text, opening).state == "deep":
-        raise ValueError(f"nested deeper than {MAX_DEPTH} levels")
-    try:
-        return json.loads(text, strict=False, parse_constant=_reject, parse_float=_finite)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{error.msg} at character {error.pos}") from None
-    except RecursionError:
-        raise ValueError(f"nested deeper than {MAX_DEPTH} levels") from None
 
 
 def encodable(value: Any) -> bool:

@@ -6,14 +6,15 @@ a well-typed value makes sense is for the environment to say.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from harness_sdk.toolcalls import _json
 from harness_sdk.toolcalls._scan import excerpt
 from harness_sdk.types import ParseFailure
+from whale_env.strict_json import read_json
 from whale_env.types import ToolCall, ToolSpec
+from whale_env.wording import did_you_mean
 
 Tools = Mapping[str, ToolSpec]
 """Tools by name."""
@@ -27,17 +28,15 @@ _WORDS = {"True": True, "False": False, "None": None}
 """How Qwen's own template writes these values back into the history, so how models write them."""
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
+def available(name: str, known: Iterable[str]) -> str:
     """Returns a suggestion and the list of what exists, as the end of a message."""
     options = sorted(known)
-    close = difflib.get_close_matches(name[:64], options, n=1)
-    hint = f" Did you mean {close[0]!r}?" if close else ""
-    return f"{hint} Available: {', '.join(options) or 'none'}."
+    return f"{did_you_mean(name, options)} Available: {', '.join(options) or 'none'}."
 
 
 def unknown_tool(name: str, tools: Tools) -> ParseFailure:
     """Returns the failure for a tool that is not offered."""
-    return ParseFailure(f"unknown tool {excerpt(name)!r}.{did_you_mean(name, tools)}", excerpt(name))
+    return ParseFailure(f"unknown tool {excerpt(name)!r}.{available(name, tools)}", excerpt(name))
 
 
 def properties(tool: ToolSpec | None) -> Mapping[str, Any]:
@@ -133,7 +132,7 @@ def from_text(text: str, types: Types | None) -> Any:
         if types and "null" in types and word in ("null", "None"):
             return None
         return text
-    value = _WORDS[word] if word in _WORDS else _json.loads(word)
+    value = _WORDS[word] if word in _WORDS else read_json(word, lenient=True)
     fits, value = _fit(value, types)
     if not fits:
         raise ValueError(f"is {type_name(value)}")
@@ -163,7 +162,7 @@ def checked(name: str, arguments: dict[str, Any], tools: Tools | None) -> ToolCa
     values = {}
     for key, value in arguments.items():
         if key not in known and tool.parameters.get("additionalProperties") is False:
-            return ParseFailure(f"{name} has no argument {excerpt(key)!r}.{did_you_mean(key, known)}", excerpt(key))
+            return ParseFailure(f"{name} has no argument {excerpt(key)!r}.{available(key, known)}", excerpt(key))
         types = types_of(tool, key)
         fits, values[key] = _fit(value, types)
         if not fits:

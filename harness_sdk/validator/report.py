@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from whale_env import wording
+
 SHOWN_PROBLEMS = 60
 SHOWN_WIDTH = 120
 
@@ -81,5 +83,4 @@ def printable(text: str) -> str:
 
 def shortened(name: object, limit: int = 60) -> str:
     """Returns a name for a message: escaped and bounded."""
-    text = str(name)
-    return printable(text if len(text) <= limit else text[: limit - 1] + "…")
+    return printable(wording.shortened(str(name), limit))

@@ -10,7 +10,6 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import NamedTuple, TypeAlias, TypeGuard
 
 from harness_sdk.validator.allowed import (
@@ -21,6 +20,7 @@ from harness_sdk.validator.allowed import (
     SDK_MODULES,
 )
 from harness_sdk.validator.report import Problem, shortened
+from whale_env.wording import did_you_mean
 
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 Definition: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
@@ -118,8 +118,8 @@ class Tree:
         if name not in self._hints:
             if len(self._hints) >= _MAX_HINTS or len(name) > _MAX_HINTED_NAME:
                 return otherwise
-            close = get_close_matches(name, sorted(set().union(*known)), 1, 0.75)
-            self._hints[name] = f"Did you mean {close[0]!r}? Otherwise: " if close else ""
+            meant = did_you_mean(name, sorted(set().union(*known)), cutoff=0.75)
+            self._hints[name] = f"{meant.strip()} Otherwise: " if meant else ""
         return self._hints[name] + otherwise
 
     def origin(self, node: ast.AST) -> str | None:

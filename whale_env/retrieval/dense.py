@@ -17,8 +17,8 @@ from typing import Any
 
 from whale_env.retrieval.base import Passage, RetrieverError
 from whale_env.retrieval.corpus import read_corpus
-from whale_env.retrieval.lucene import INSTALL, LuceneRetriever, calling_java, first_line, jar, java, start_jvm
-from whale_env.wording import did_you_mean
+from whale_env.retrieval.lucene import INSTALL, LuceneRetriever, calling_java, jar, java, start_jvm
+from whale_env.wording import did_you_mean, first_line
 
 ENCODERS: dict[str, tuple[str, dict[str, Any]]] = {
     "ance": ("AnceQueryEncoder", {}),

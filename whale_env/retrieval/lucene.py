@@ -26,6 +26,7 @@ from typing import Any
 
 from whale_env.retrieval.base import Passage, RetrieverError
 from whale_env.retrieval.corpus import fingerprint, passage_of, read_corpus
+from whale_env.wording import first_line
 
 JAVA = 21
 """The Java release that Anserini's classes are compiled for."""
@@ -275,11 +276,6 @@ def start_jvm() -> None:
         jnius.autoclass("java.util.logging.Level").WARNING
     )
     _jvm_of = os.getpid()
-
-
-def first_line(error: BaseException) -> str:
-    """Returns what an error says, in one line."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
 
 
 def _reopened(index: str, k1: float, b: float) -> LuceneRetriever:
