@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,6 +21,21 @@ GROWTH = 32
 """Tokens by which the room for sampled states grows."""
 
 
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """What one layer asks of attention.
+
+    Attributes:
+        index: Its number.
+        scale: Factor of the scores.
+        window: How many tokens back it sees, itself included; None sees all.
+    """
+
+    index: int
+    scale: float
+    window: int | None = None
+
+
 class Prefill:
     """Attention of packed prompts: each sees its own past and itself."""
 
@@ -27,7 +43,7 @@ class Prefill:
         self._past, self._lengths = past, list(lengths)
         self._new: list[Tensor] = []
 
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
+    def attend(self, at: Layer, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """Attends with one layer's queries, keys and values, ``(1, heads, tokens, head_dim)``, all prompts in a row."""
         self._new.append(torch.stack([key[0], value[0]]))
         outputs = []
@@ -39,15 +55,19 @@ class Prefill:
             strict=True,
         )
         for past, q, k, v in segments:
-            mask = None
+            mask, old = None, 0
             if past is not None:
                 old = past.shape[3]
-                k = torch.cat([past[layer, 0][None].to(k.dtype), k], dim=2)
-                v = torch.cat([past[layer, 1][None].to(v.dtype), v], dim=2)
+                k = torch.cat([past[at.index, 0][None].to(k.dtype), k], dim=2)
+                v = torch.cat([past[at.index, 1][None].to(v.dtype), v], dim=2)
+            windowed = at.window is not None and at.window < k.shape[2]
+            if past is not None or windowed:
                 mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril(old)
+            if mask is not None and at.window is not None and windowed:
+                mask = mask.triu(old - at.window + 1)
             outputs.append(
                 functional.scaled_dot_product_attention(
-                    q, k, v, attn_mask=mask, is_causal=mask is None, scale=scale, enable_gqa=True
+                    q, k, v, attn_mask=mask, is_causal=mask is None, scale=at.scale, enable_gqa=True
                 )
             )
         return torch.cat(outputs, dim=2)
@@ -98,24 +118,29 @@ class Decode:
         self._filled += [kv.shape[3] for kv in private]
         self._place()
 
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
+    def attend(self, at: Layer, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """Attends with one layer's queries, keys and values, ``(rows, heads, 1, head_dim)``."""
         rows, heads, _, size = query.shape
         kv_heads = key.shape[1]
         share = heads // kv_heads
-        own_k, own_v = self._own[layer, :, :rows]  # contiguous: a slice of the tokens would be copied each time
+        own_k, own_v = self._own[at.index, :, :rows]  # contiguous: a slice of the tokens would be copied each time
         own_k[self._row, :, self._at] = key[:, :, 0]
         own_v[self._row, :, self._at] = value[:, :, 0]
-        grouped = query[:, :, 0].view(rows, kv_heads, share, size) * scale
+        grouped = query[:, :, 0].view(rows, kv_heads, share, size) * at.scale
         scores = (grouped @ own_k.transpose(-1, -2)).masked_fill(self._beyond, -torch.inf)
+        if at.window is not None:
+            scores = scores.masked_fill(self._left_behind(at.window, own_k.shape[2], own=True), -torch.inf)
         if not self._lengths:
             alone: Tensor = _weights(scores) @ own_v
             return alone.reshape(rows, heads, 1, size)
 
-        trunk_k, trunk_v = self._trunks[layer]
+        trunk_k, trunk_v = self._trunks[at.index]
         longest = trunk_k.shape[2]
         to_trunk = (self._by_trunk(grouped) @ trunk_k.transpose(-1, -2)).masked_fill(self._hidden, -torch.inf)
-        weights = _weights(torch.cat([self._by_row(to_trunk, rows, -torch.inf), scores], dim=-1))
+        to_trunk = self._by_row(to_trunk, rows, -torch.inf)
+        if at.window is not None:
+            to_trunk = to_trunk.masked_fill(self._left_behind(at.window, longest, own=False), -torch.inf)
+        weights = _weights(torch.cat([to_trunk, scores], dim=-1))
         from_trunk = self._by_trunk(weights[..., :longest]) @ trunk_v
         output: Tensor = self._by_row(from_trunk, rows, 0.0) + weights[..., longest:] @ own_v
         return output.reshape(rows, heads, 1, size)
@@ -176,6 +201,8 @@ class Decode:
         self._sitting = torch.tensor(sitting, dtype=torch.long, device=device)
         self._row = torch.arange(len(self._owners), device=device)
         lengths = torch.tensor(self._lengths, dtype=torch.long, device=device)
+        owned = [0 if owner is None else self._lengths[owner] for owner in self._owners]
+        self._trunk_length = torch.tensor(owned, dtype=torch.long, device=device)
         columns = torch.arange(self._trunks.shape[4], device=device)
         self._hidden = (columns[None] >= lengths[:, None])[:, None, None, :]
         self._aim()
@@ -185,6 +212,12 @@ class Decode:
         self._at = torch.tensor(self._filled, device=self._own.device)
         columns = torch.arange(self._own.shape[4], device=self._own.device)
         self._beyond = (columns[None] > self._at[:, None])[:, None, None, :]
+
+    def _left_behind(self, window: int, columns: int, *, own: bool) -> Tensor:
+        """Returns what lies before each row's window, in the row's own states or in its trunk's, per row and column."""
+        before = self._at if own else self._at + self._trunk_length
+        distance = before[:, None] - torch.arange(columns, device=before.device)[None]
+        return (distance >= window)[:, None, None, :]
 
     def _by_trunk(self, rows: Tensor) -> Tensor:
         """Turns ``(rows, kv_heads, share, n)`` into ``(trunks, kv_heads, seats * share, n)``."""
@@ -226,10 +259,16 @@ def _weights(scores: Tensor) -> Tensor:
 def _attention(
     module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **kwargs: Any
 ) -> tuple[Tensor, None]:
+    more = sorted(name for name in _UNKNOWN if kwargs.get(name) is not None)
+    if more:
+        raise ValueError(f"its attention takes {', '.join(more)}")
     scale = kwargs.get("scaling") or query.shape[-1] ** -0.5
-    output = kwargs["states"].attend(module.layer_idx, query, key, value, scale)
+    output = kwargs["states"].attend(Layer(module.layer_idx, scale, kwargs.get("sliding_window")), query, key, value)
     return output.transpose(1, 2).contiguous(), None
 
+
+_UNKNOWN = ("softcap", "s_aux", "position_bias", "head_mask", "indices", "block_indices")
+"""Arguments of attention, as transformers names them, that change what it computes and are not computed here."""
 
 AttentionInterface.register(ATTENTION, _attention)
 
@@ -249,9 +288,10 @@ def forward(model: Any, ids: list[int], positions: list[int], states: Prefill | 
     shape = (1, -1) if packed else (-1, 1)
     ids_in = torch.tensor(ids, device=model.device).view(shape)
     positions_in = torch.tensor(positions, device=model.device).view(shape)
+    fields = {"input_ids": ids_in, "position_ids": positions_in, "use_cache": False, "states": states}
     with _shared_attention(model):
-        body = model.base_model(input_ids=ids_in, position_ids=positions_in, use_cache=False, states=states)
-    if packed:
-        return ids_in.new_zeros(0)
-    logits: Tensor = model.get_output_embeddings()(body.last_hidden_state[:, -1])
+        if packed:
+            model.base_model(**fields)
+            return ids_in.new_zeros(0)
+        logits: Tensor = model(**fields).logits[:, -1]  # its own head: some scale or cap
     return logits

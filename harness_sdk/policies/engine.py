@@ -6,8 +6,9 @@ decoding all rows of one prompt attend to one copy of its keys and values. Rows 
 others join it while the rest goes on. Plain `model.generate` repeats the prompt's cache for every sample and pads to
 the longest; ``python -m benchmarks.generation`` measures the difference.
 
-Works for models whose layers are all full softmax attention behind transformers' attention interface; others are
-refused here (serve those with vLLM). Text, chat templates and seeds are `harness_sdk.policies.transformers`.
+Works for models whose layers are softmax attention, over all tokens or a sliding window, behind transformers' attention
+interface; others are refused here (serve those with vLLM). Each is tried on a few tokens first.
+Text, chat templates and seeds are `harness_sdk.policies.transformers`.
 """
 
 from __future__ import annotations
@@ -28,6 +29,10 @@ PACK = 1024
 """Prompt tokens in one prefill pass."""
 WORTH_SHARING = 16
 """Tokens that two prompts must share beyond what is cached for a pass of their own to pay."""
+PROBE = tuple(range(7, 7 + 37 * 12, 37))
+"""Token ids that a model is tried with."""
+PRECISION = {torch.float64: 1e-3, torch.float32: 0.01}
+"""How far log-probabilities may be from the model's own, nats; in other dtypes what is near may round far apart."""
 
 
 @dataclass(slots=True, eq=False)
@@ -82,21 +87,47 @@ class Engine:
             prefill_model: The same model in another dtype, to compute prompts with.
 
         Raises:
-            ValueError: The model has layers that are not full attention.
+            ValueError: The engine does not compute what the model itself does.
         """
         kinds = set(getattr(model.config, "layer_types", None) or ["full_attention"])
-        if kinds != {"full_attention"} or not getattr(model, "_supports_attention_backend", False):
-            raise ValueError(
-                f"{type(model).__name__} has layers {sorted(kinds)}; this engine needs full attention "
-                "behind transformers' attention interface. Serve it with VLLMPolicy or OpenAIPolicy."
+        if not kinds <= {"full_attention", "sliding_attention"} or not getattr(
+            model, "_supports_attention_backend", False
+        ):
+            raise _unsupported(
+                model, f"it has layers {sorted(kinds)}, not softmax attention behind transformers' interface"
             )
         self.model = model
         self.end_ids = end_ids
         self._prefill_model = model if prefill_model is None else prefill_model
+        self.cache, self.batch_tokens = PrefixCache(2 * len(PROBE)), None
+        self._try()
         room = None if memory is None else memory // self._token_bytes()
         self.cache = PrefixCache(cache_tokens if room is None else max(min(cache_tokens, room // 4), 1))
         # Half, since for a moment there are two copies of what grows.
         self.batch_tokens = None if room is None else (room - self.cache.capacity) // 2
+
+    def _try(self) -> None:
+        """Compares some log-probabilities with the model's own, which tells of all that is not done here."""
+        config, ending = self.model.config.get_text_config(), self.end_ids
+        probe = tuple(token % config.vocab_size for token in PROBE)
+        row = Row(probe, 4, Sampling(0.0), 0)
+        self.end_ids = frozenset()
+        try:
+            batch = self.start([row])
+            while batch.rows:
+                batch.step()
+            with torch.inference_mode():
+                ids = torch.tensor([(*probe, *row.ids)], device=self.model.device)
+                own = self.model(input_ids=ids, use_cache=False).logits[0, len(probe) - 1 : -1].float().log_softmax(-1)
+        except Exception as error:  # a model's code may fail in any way on what it was not made for
+            reason = (str(error).strip().splitlines() or [""])[0]
+            raise _unsupported(self.model, f"{type(error).__name__}: {reason:.200}") from error
+        finally:
+            self.end_ids = ending
+        expected = own.gather(1, torch.tensor(row.ids, device=own.device)[:, None])[:, 0].tolist()
+        off = sum(abs(a - b) for a, b in zip(row.logprobs, expected, strict=True)) / len(expected)
+        if not off < max(PRECISION.get(model.dtype, 0.3) for model in (self.model, self._prefill_model)):
+            raise _unsupported(self.model, f"its log-probabilities come out different here, by {off:.3g} on average")
 
     def start(self, rows: Sequence[Row] = ()) -> Batch:
         """Begins a batch; rows can be added at any time."""
@@ -169,12 +200,18 @@ class Engine:
 
     def empty(self) -> Tensor:
         """Returns the states of no tokens, ``(layers, 2, kv_heads, 0, head_dim)``."""
-        config = self.model.config
+        config = self.model.config.get_text_config()
         heads = config.num_key_value_heads
         size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         return torch.zeros(
             config.num_hidden_layers, 2, heads, 0, size, dtype=self.model.dtype, device=self.model.device
         )
+
+
+def _unsupported(model: Any, why: str) -> ValueError:
+    return ValueError(
+        f"{type(model).__name__} does not run in this engine: {why}. Serve it with VLLMPolicy or OpenAIPolicy."
+    )
 
 
 class Batch:

@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from harness_sdk.policies.heads import logits_at
 from harness_sdk.policies.loading import has_bfloat16
 from harness_sdk.trajectory import Sample
 from optimizers.config import TrainerConfig
@@ -134,11 +135,10 @@ def _sampled_log_probs(model: Any, batch: Sequence[Sample], device: torch.device
         mask[row, : len(sample.ids)] = torch.tensor(sample.mask, dtype=torch.bool)
     ids, mask = ids.to(device), mask.to(device)
     # Padding is on the right and attention is causal: no sampled place sees it.
-    hidden = model.base_model(input_ids=ids[:, :-1], use_cache=False).last_hidden_state
     wanted = mask[:, 1:]
-    logits = model.get_output_embeddings()(hidden[wanted]).float()
+    logits = logits_at(model, wanted, input_ids=ids[:, :-1]).float()
     chosen = logits.gather(1, ids[:, 1:][wanted][:, None])[:, 0] - logits.logsumexp(-1)
-    return list(chosen.split(wanted.sum(1).tolist()))
+    return list(torch.split(chosen, wanted.sum(1).tolist()))
 
 
 def _micro_batches(samples: list[Sample], tokens: int) -> Iterator[list[Sample]]:
