@@ -29,6 +29,7 @@ from whale_env.wording import did_you_mean, in_one_line, shortened
         ("[" * 200_000, "nested deeper than 100 levels"),
         ('[{"a":' * 51 + "1" + "}]" * 51, "nested deeper than 100 levels"),
         ("", "at character 0"),
+        ("9" * 5000, "4300 digits"),
     ],
 )
 def test_strict_json_says_what_is_wrong(text: str, why: str) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from whale_env.errors import InputError
-from whale_env.wording import shortened
+from whale_env.wording import first_line, shortened
 
 MAX_DEPTH = 100
 """Deepest nesting accepted: `json` and `copy.deepcopy` can recurse so far from anywhere in a program."""
@@ -35,6 +35,10 @@ def read_json(text: str, *, max_depth: int = MAX_DEPTH, lenient: bool = False) -
         )
     except json.JSONDecodeError as error:
         raise InputError(f"{error.msg} at character {error.pos}") from None
+    except InputError:
+        raise
+    except ValueError as error:  # of an integer with thousands of digits
+        raise InputError(first_line(error)) from None
     except RecursionError:
         raise InputError(f"nested deeper than {max_depth} levels") from None
     if text.count("[") + text.count("{") > max_depth and not _is_shallow(value, max_depth):
