@@ -487,7 +487,8 @@ gymnasium.register("Listed-v0", entry_point=lambda **kwargs: ToolEnv(Listed(), *
 def test_the_order_of_hashes_is_found_in_a_fresh_interpreter(tmp_path: Path, part: str, words: str) -> None:
     name = f"hashed_{part}"
     (tmp_path / f"{name}.py").write_text(SETS % part)
-    code = f"from whale_env.testing import *; print(problems('tasks', Subject(handle('{name}:Listed-v0'))))"
+    code = "from whale_env import handle; from whale_env.testing import Subject, problems; "
+    code += f"print(problems('tasks', Subject(handle('{name}:Listed-v0'))))"
     found = run(tmp_path, "-c", f"import sys; sys.path.append({str(ROOT / 'tests')!r}); {code}")
     assert re.search(rf"in a fresh process .*{words}", found) if words else found == "[]\n"
 
