@@ -35,8 +35,9 @@ from harness_sdk.types import Completion
 from optimizers.archive.records import OutcomeTable
 from optimizers.config import PairedConfig
 from optimizers.search import meta_harness
+from optimizers.search.comparison import compare
 from optimizers.search.racing import RacingConfig, losers, race, task_means
-from optimizers.search.selection import argmax, compare, level, look, nominate, retest
+from optimizers.search.selection import argmax, level, look, nominate, retest
 from whale_env import DomainSpec, Observation, Outcome, Score, Task, ToolCall, ToolEnv, ToolSpec, said_verbatim
 from whale_env.core import EnvHandle
 from whale_env.types import Split

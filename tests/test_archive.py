@@ -14,7 +14,7 @@ from test_rollout import play, trusted
 from harness_sdk import Episode, Harness, Message, Trajectory
 from optimizers.archive.records import Entry, Iteration, Refusal
 from optimizers.archive.store import Archive
-from optimizers.archive.texts import MAX_TEXTS, MAX_TRAJECTORY, clean, sign_test, slug, texts, trajectory_text
+from optimizers.archive.texts import MAX_TEXTS, MAX_TRAJECTORY, clean, slug, texts, trajectory_text
 from optimizers.record.rundir import RunDir, read_lines
 
 H0 = "from harness_sdk import Harness\n\n\nclass H0(Harness):\n    system = 'Solve it.'\n"
@@ -119,11 +119,6 @@ def test_the_diff_says_what_flipped_and_why(run: RunDir) -> None:
     assert "## Prompt of turn 1 on example train-1" in text and "+Answer with a number." in text
     for path in (word.strip("`") for word in text.split() if word.startswith("`") and word.endswith(".txt`")):
         assert (archive.folder / path).is_file(), path
-
-
-def test_the_sign_test_is_exact() -> None:
-    assert sign_test(0, 0) == sign_test(3, 3) == 1.0
-    assert sign_test(7, 0) == pytest.approx(2 / 128) and sign_test(1, 9) == pytest.approx(22 / 1024)
 
 
 def test_no_shared_rollouts_are_said_not_compared(run: RunDir) -> None:

@@ -162,7 +162,7 @@ def test_scores_of_other_weights_never_compete_and_the_incumbent_keeps_ties(tmp_
 
 def test_unknown_rewards_do_not_count_in_scores_and_evaluations() -> None:
     solved = play(Harness, ["<answer>2</answer>"])[0]
-    lost = replace(solved, score=replace(solved.score, reward=None, failure="env_error"))
+    lost = replace(solved, index=1, score=replace(solved.score, reward=None, failure="env_error"))
     assert HarnessScore.of([solved, lost], 0).reward == 1.0 and HarnessScore.of([solved, lost], 0).rollouts == 1
     evaluation = summary([solved, lost], 2, 1.0)
     assert (evaluation.mean, evaluation.tasks, evaluation.unknown, evaluation.rollouts) == (1.0, 1, 1, 2)

@@ -18,18 +18,10 @@ from harness_sdk.randomness import derive_seed
 from harness_sdk.trajectory import Trajectory
 from optimizers.archive.records import OutcomeTable
 from optimizers.config import PairedConfig
-from optimizers.search.selection import (
-    argmax,
-    compare,
-    gain_interval,
-    holm,
-    level,
-    look,
-    nominate,
-    retest,
-    sign_flip,
-    slices,
-)
+from optimizers.run.evaluation import paired, summary
+from optimizers.search.comparison import compare
+from optimizers.search.selection import argmax, level, look, nominate, retest, slices
+from optimizers.statistics import holm, sign_flip, sign_test
 from whale_env import Score, Task
 
 TASKS = [Task(f"t{i}", "toy", "search") for i in range(40)]
@@ -106,9 +98,21 @@ def test_holms_correction() -> None:
     assert holm([0.6, 0.9]) == [1.0, 1.0] and holm([]) == []
 
 
-def test_the_gain_has_an_interval() -> None:
-    low, high = gain_interval(table("c", [1, 1, 1, 0] * 10), table("i", [0, 1, 0, 0] * 10))
-    assert 0.3 < low < 0.5 < high < 0.7
+def test_two_evaluations_are_compared_on_common_known_rollouts() -> None:
+    half_unknown = [row(task, "a", 0, 1.0 if number % 2 else None) for number, task in enumerate(TASKS[:16])]
+    whole = [row(task, "b", 0, 1.0) for task in TASKS[:16]]
+    before, after = summary(half_unknown, 1, 1.0).to_json(), summary(whole, 1, 1.0).to_json()
+    assert before["by_task"]["t0"] == [None] and before["tasks"] == 8 and before["unknown"] == 8
+    assert paired(before, after) == {"gain": 0.0, "p": 1.0}  # an unknown reward is no 0
+    better = [row(task, "b", index, float(index)) for task in TASKS[:4] for index in range(2)]
+    none = [row(task, "a", index, 0.0) for task in TASKS[:4] for index in range(2)]
+    gain = paired(summary(none, 2, 1.0).to_json(), summary(better, 2, 1.0).to_json())
+    assert gain == {"gain": 0.5, "p": 1 / 16}
+
+
+def test_the_two_sided_sign_test_is_exact() -> None:
+    assert sign_test(0, 0) == sign_test(3, 3) == 1.0
+    assert sign_test(7, 0) == pytest.approx(2 / 128) and sign_test(1, 9) == pytest.approx(22 / 1024)
 
 
 def test_nominations_need_a_gain_and_are_not_repeated() -> None:

@@ -20,6 +20,7 @@ from typing import Any
 from harness_sdk.trajectory import Trajectory
 from harness_sdk.types import Message, Turn
 from optimizers.archive.records import Entry, HarnessScore
+from optimizers.statistics import sign_test
 
 MAX_TRAJECTORY = 24_000
 """Characters of a rollout's text; middle turns are left out beyond it."""
@@ -268,13 +269,6 @@ def paired(before: Sequence[Trajectory], after: Sequence[Trajectory]) -> list[Ex
     for key in sorted(old.keys() & new.keys()):
         pairs[key[0]].append((old[key], new[key]))
     return [Example(task, tuple(a for a, _ in both), tuple(b for _, b in both)) for task, both in pairs.items()]
-
-
-def sign_test(gained: int, lost: int) -> float:
-    """Returns the exact two-sided p-value that gains and losses are equally likely (McNemar 1947, exact form)."""
-    n = gained + lost
-    tail = sum(math.comb(n, i) for i in range(min(gained, lost) + 1)) / (1 << n)
-    return min(1.0, 2 * tail)
 
 
 def diff_text(before: Side, after: Side, weights_version: int, note: str = "") -> str:

@@ -18,8 +18,9 @@ from harness_sdk.loader import LoadedHarness
 from harness_sdk.policies.base import Policy, Sampling
 from harness_sdk.rollout import RolloutConfig, jobs_for, rollout
 from harness_sdk.trajectory import Trajectory
+from optimizers.archive.records import OutcomeTable
 from optimizers.config import AgentConfig
-from optimizers.search.selection import sign_flip
+from optimizers.search.comparison import compare
 from whale_env.core import EnvHandle
 from whale_env.types import Task
 
@@ -46,7 +47,8 @@ class Evaluation:
         seconds: Wall time.
         metrics: Means of the domain's own metrics.
         failures: Rollouts by the failure they ended in; those without one are left out.
-        by_task: Summed reward of each task's rollouts, by task id: what a paired comparison needs.
+        by_task: Rewards of each task's rollouts by index, by task id, None where unknown: what a paired comparison
+            needs.
     """
 
     mean: float
@@ -64,7 +66,7 @@ class Evaluation:
     seconds: float
     metrics: Mapping[str, float]
     failures: Mapping[str, int] = field(default_factory=dict)
-    by_task: Mapping[str, float] = field(default_factory=dict)
+    by_task: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Returns the evaluation as JSON data."""
@@ -101,14 +103,14 @@ async def evaluate(
 
 def summary(trajectories: Sequence[Trajectory], k: int, seconds: float, seed: int = 0) -> Evaluation:
     """Sums trajectories up; see `Evaluation`."""
-    by_task: dict[str, list[float]] = defaultdict(list)
+    by_task: dict[str, dict[int, float | None]] = defaultdict(dict)
     metrics: dict[str, list[float]] = defaultdict(list)
     for trajectory in trajectories:
-        if trajectory.reward is not None:
-            by_task[trajectory.task.id].append(trajectory.reward)
+        by_task[trajectory.task.id][trajectory.index] = trajectory.reward
         for name, value in trajectory.score.metrics.items():
             metrics[name].append(value)
-    means = [fmean(rewards) for rewards in by_task.values()]
+    known = ([reward for reward in rewards.values() if reward is not None] for rewards in by_task.values())
+    means = [fmean(rewards) for rewards in known if rewards]
     low, high = interval(means, seed)
     turns = [turn for trajectory in trajectories for turn in trajectory.turns]
     acted = [turn for turn in turns if turn.calls]
@@ -131,7 +133,7 @@ def summary(trajectories: Sequence[Trajectory], k: int, seconds: float, seed: in
         seconds=seconds,
         metrics={name: fmean(values) for name, values in sorted(metrics.items())},
         failures=dict(Counter(t.score.failure for t in trajectories if t.score.failure).most_common()),
-        by_task={task: sum(rewards) for task, rewards in by_task.items()},
+        by_task={task: [rewards.get(index) for index in range(k)] for task, rewards in by_task.items()},
     )
 
 
@@ -146,20 +148,23 @@ def warning(trajectories: Sequence[Trajectory]) -> str:
 
 
 def paired(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, float]:
-    """Compares two evaluations on the same tasks.
+    """Compares two evaluations on the rollouts whose reward both know.
 
     Args:
         before: JSON data of the first, as `Evaluation.to_json` gives it.
-        after: Of the second, with as many rollouts per task.
+        after: Of the second, with the same seeds.
 
     Returns:
-        ``gain``, the difference of the means over the tasks that both have, and ``p``, the one-sided exact p-value of
-        the sign-flip test over tasks (Fisher 1935; with one rollout per task it is McNemar's).
+        ``gain``, the mean difference over those rollouts, and ``p``, the one-sided exact p-value over tasks
+        (`optimizers.search.comparison.compare`).
     """
-    tasks = sorted(set(before["by_task"]) & set(after["by_task"]))
-    differences = [after["by_task"][task] - before["by_task"][task] for task in tasks]
-    gain = sum(differences) / (len(tasks) * after["k"]) if tasks else 0.0
-    return {"gain": gain, "p": sign_flip([round(difference) for difference in differences])}
+    found = compare(_table(after), _table(before))
+    return {"gain": found.gain, "p": found.p}
+
+
+def _table(data: Mapping[str, Any]) -> OutcomeTable:
+    rollouts = ((task, index, reward) for task, row in data["by_task"].items() for index, reward in enumerate(row))
+    return OutcomeTable("", {(task, index): reward for task, index, reward in rollouts if reward is not None})
 
 
 def interval(means: Sequence[float], seed: int = 0) -> tuple[float, float]:

@@ -10,28 +10,21 @@ are saved when a candidate is hopeless is `optimizers.search.racing`; where outc
 
 from __future__ import annotations
 
-import math
-from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from statistics import fmean
 from typing import Any
-
-import numpy as np
 
 from harness_sdk.randomness import derive_seed
 from harness_sdk.trajectory import Trajectory
 from optimizers.archive.records import OutcomeTable
 from optimizers.config import PairedConfig
+from optimizers.search.comparison import Comparison, compare
+from optimizers.statistics import holm
 from whale_env.types import Task
 
 Scorer = Callable[[Sequence[str], Sequence[Task], int, str], Awaitable[Mapping[str, Sequence[Trajectory]]]]
 """Rolls harnesses (by id) out on tasks, so many rollouts per task, with seeds that derive from a label: for example a
 few lines around `optimizers.search.meta_harness.score` that set ``RolloutConfig.phase`` to the label."""
-
-GRID = 1000
-"""Rewards that are not whole numbers are compared to this many parts of 1."""
-RESAMPLES = 10_000
 
 
 def argmax(tables: Sequence[OutcomeTable], incumbent: str) -> str:
@@ -51,108 +44,6 @@ def argmax(tables: Sequence[OutcomeTable], incumbent: str) -> str:
         raise ValueError(f"none of {len(tables)} harnesses has a known reward; score them at these weights first")
     best = max(scored, key=lambda t: (t.mean, t.harness == incumbent, -t.turns, -t.tokens, t.harness))
     return best.harness
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """A candidate against the incumbent on the rollouts that both have.
-
-    Attributes:
-        candidate: Its id.
-        tasks: Tasks with at least one pair of known rewards.
-        pairs: (task, index) pairs with both rewards known.
-        better: Tasks on which the candidate earned more.
-        worse: Tasks on which it earned less.
-        gain: Mean reward difference over pairs.
-        p: One-sided exact p-value of `sign_flip`.
-        adjusted: ``p`` after Holm's correction for all candidates compared at once.
-    """
-
-    candidate: str
-    tasks: int
-    pairs: int
-    better: int
-    worse: int
-    gain: float
-    p: float
-    adjusted: float
-
-    def to_json(self) -> dict[str, Any]:
-        """Returns the comparison as JSON data."""
-        return asdict(self)
-
-
-def compare(candidate: OutcomeTable, incumbent: OutcomeTable) -> Comparison:
-    """Compares two harnesses on the same (task, index) rollouts.
-
-    With one rollout per task the p-value is the exact McNemar test (McNemar 1947), else the exact sign-flip permutation
-    test over tasks (Fisher 1935): tasks are the independent units, so what a task's rollouts share counts once.
-    """
-    by_task = _differences(candidate, incumbent)
-    sums = [sum(values) for values in by_task.values()]
-    pairs = sum(len(values) for values in by_task.values())
-    p = sign_flip(_whole(sums))
-    gain = sum(sums) / pairs if pairs else 0.0
-    better, worse = sum(s > 0 for s in sums), sum(s < 0 for s in sums)
-    return Comparison(candidate.harness, len(sums), pairs, better, worse, gain, p, p)
-
-
-def _differences(candidate: OutcomeTable, incumbent: OutcomeTable) -> dict[str, list[float]]:
-    by_task: dict[str, list[float]] = defaultdict(list)
-    for key, reward in candidate.rewards.items():
-        if key in incumbent.rewards:
-            by_task[key[0]].append(reward - incumbent.rewards[key])
-    return by_task
-
-
-def _whole(sums: Sequence[float]) -> list[int]:
-    if all(float(value).is_integer() for value in sums):
-        return [int(value) for value in sums]
-    return [round(value * GRID) for value in sums]
-
-
-def sign_flip(differences: Sequence[int]) -> float:
-    """Returns the exact one-sided p-value of the sign-flip test: is the sum of differences larger than chance makes it?
-
-    If nothing but chance tells the two sides apart, each difference is as likely to have the other sign. The p-value is
-    the share of all sign patterns whose sum is at least the observed one, counted by convolution. Where all differences
-    are -1, 0 or 1 this is McNemar's exact test.
-
-    Args:
-        differences: One whole number per task.
-    """
-    counts: dict[int, int] = defaultdict(int)
-    for value in differences:
-        if value:
-            counts[abs(value)] += 1
-    span = sum(size * count for size, count in counts.items())
-    chances = np.ones(1)
-    for size, count in counts.items():
-        flips = np.zeros(2 * size * count + 1)
-        flips[:: 2 * size] = [math.comb(count, k) / 2**count for k in range(count + 1)]
-        chances = np.convolve(chances, flips)
-    return float(min(1.0, chances[span + sum(differences) :].sum()))
-
-
-def holm(p_values: Sequence[float]) -> list[float]:
-    """Returns p-values adjusted for being many, so that the family-wise error holds (Holm 1979)."""
-    order = sorted(range(len(p_values)), key=lambda i: p_values[i])
-    adjusted, running = [1.0] * len(p_values), 0.0
-    for rank, i in enumerate(order):
-        running = max(running, min(1.0, p_values[i] * (len(p_values) - rank)))
-        adjusted[i] = running
-    return adjusted
-
-
-def gain_interval(candidate: OutcomeTable, incumbent: OutcomeTable, seed: int = 0) -> tuple[float, float]:
-    """Returns a 95 % interval for the gain: a paired percentile bootstrap over tasks (Efron 1979)."""
-    means = np.array([fmean(values) for values in _differences(candidate, incumbent).values()])
-    if not len(means):
-        return -1.0, 1.0
-    rng = np.random.default_rng(seed)
-    draws = means[rng.integers(0, len(means), size=(RESAMPLES, len(means)))].mean(axis=1)
-    low, high = np.percentile(draws, [2.5, 97.5])
-    return float(low), float(high)
 
 
 # The paired rule
