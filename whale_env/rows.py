@@ -7,16 +7,17 @@ Yields plain mappings and where each one stood, for error messages. What the col
 from __future__ import annotations
 
 import csv
-import gzip
 import io
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from importlib import import_module
+from itertools import zip_longest
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from whale_env.errors import InputError
+from whale_env.text_files import read_lines
 from whale_env.wording import did_you_mean
 
 Row = Mapping[str, Any]
@@ -70,8 +71,6 @@ def read_rows(source: str | Path) -> Iterator[tuple[str, Row]]:
             yield where, row
     except OSError as error:
         raise DatasetError(f"{source} cannot be read: {error.strerror or error}") from None
-    except UnicodeDecodeError as error:
-        raise DatasetError(f"{source} is not UTF-8 text: {error.reason} at byte {error.start}") from None
     if empty:
         raise DatasetError(f"{source} holds no row")
 
@@ -99,26 +98,13 @@ def _file(path: Path) -> Iterator[Any]:
         case ".parquet":
             yield from _parquet(path)
         case ".json":
-            with _text(path) as text:
-                yield from _json(path, text)
+            yield from _json(path, "".join(read_lines(path, DatasetError)))
         case ".csv":
-            with _text(path) as text:
-                yield from csv.DictReader(text)
+            yield from _csv(path)
         case ".jsonl" | ".ndjson":
-            with _text(path) as text:
-                yield from _json_lines(path, text)
+            yield from _json_lines(path, read_lines(path, DatasetError))
         case _:
             raise DatasetError(f"{path} has an unknown ending {path.suffix!r}; known: {', '.join(SUFFIXES)}")
-
-
-def _text(path: Path) -> IO[str]:
-    if path.suffix == ".gz":
-        return gzip.open(path, "rt", encoding="utf-8-sig", newline="")
-    if path.suffix == ".zst":
-        import zstandard
-
-        return io.TextIOWrapper(zstandard.open(path, "rb"), encoding="utf-8-sig", newline="")
-    return path.open(encoding="utf-8-sig", newline="")
 
 
 def _json_lines(path: Path, lines: Iterable[str]) -> Iterator[Any]:
@@ -127,26 +113,58 @@ def _json_lines(path: Path, lines: Iterable[str]) -> Iterator[Any]:
             try:
                 yield json.loads(line)
             except (ValueError, RecursionError) as error:
-                raise DatasetError(f"{path}, line {number} is not JSON: {error}") from None
+                cut = "" if line.endswith("\n") else "; the file ends there: is it cut off?"
+                raise DatasetError(f"{path}, line {number} is not JSON: {error}{cut}") from None
 
 
-def _json(path: Path, text: IO[str]) -> Iterator[Any]:
-    content = text.read()
+def _json(path: Path, content: str) -> Iterator[Any]:
     try:
         data = json.loads(content)
     except (ValueError, RecursionError) as error:
-        lines = content.splitlines()
-        if len(lines) < 2 or not lines[0].rstrip().endswith("}"):
-            raise DatasetError(f"{path} is not JSON: {error}") from None
-        yield from _json_lines(path, lines)
+        # JSON lines under the wrong name; only line feeds part them, since strings may hold every other separator
+        first, _, rest = content.partition("\n")
+        if not rest.strip() or not first.rstrip().endswith("}"):
+            cut = isinstance(error, json.JSONDecodeError) and error.pos >= len(content.rstrip())
+            why = f"{error}; the file ends there: is it cut off?" if cut else str(error)
+            raise DatasetError(f"{path} is not JSON: {why}") from None
+        yield from _json_lines(path, io.StringIO(content, newline="\n"))
         return
     if isinstance(data, Mapping):
         data = next((data[name] for name in ("data", "Data", "rows") if isinstance(data.get(name), list)), [data])
     yield from data if isinstance(data, list) else [data]
 
 
+def _csv(path: Path) -> Iterator[Row]:
+    last = ""
+
+    def lines() -> Iterator[str]:
+        nonlocal last
+        for line in read_lines(path, DatasetError):
+            last = line
+            yield line
+
+    reader = csv.reader(lines(), strict=True)  # strict: a quote that stays open is an error
+    names: list[str] = []
+    try:
+        for cells in reader:
+            if not names:
+                names = cells
+            elif cells:
+                if len(cells) < len(names) and not last.endswith(("\n", "\r")):
+                    raise DatasetError(
+                        f"{path}, line {reader.line_num} has {len(cells)} of {len(names)} columns, and the file ends "
+                        "there: is it cut off?"
+                    )
+                yield dict(zip_longest(names, cells[: len(names)]))
+    except csv.Error as error:
+        raise DatasetError(
+            f"{path}, line {reader.line_num} is not CSV: {error}. Mend the line, or use .jsonl."
+        ) from None
+
+
 def _parquet(path: Path) -> Iterator[Any]:
     try:
+        arrow: Any = import_module("pyarrow")
         parquet: Any = import_module("pyarrow.parquet")
     except ModuleNotFoundError:
         raise DatasetError(f"reading {path} needs pyarrow: pip install pyarrow, or convert it to .jsonl") from None
@@ -154,8 +172,9 @@ def _parquet(path: Path) -> Iterator[Any]:
         with parquet.ParquetFile(path) as file:
             for batch in file.iter_batches():
                 yield from batch.to_pylist()
-    except (ValueError, OSError) as error:
-        raise DatasetError(f"{path} is not a Parquet file: {error}") from None
+    except (ValueError, OSError, arrow.ArrowException) as error:
+        why = " ".join(str(error).split())[:200]
+        raise DatasetError(f"{path} is not a Parquet file, or is damaged: {why}. Fetch or write it again.") from None
 
 
 def _hub(source: str, path: Path) -> Iterator[Any]:

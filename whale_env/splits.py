@@ -7,6 +7,7 @@ images share (`whale_env.chess.puzzles`).
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
@@ -17,8 +18,11 @@ from whale_env.errors import InputError
 from whale_env.types import SPLITS, Split
 from whale_env.wording import did_you_mean
 
-Source: TypeAlias = "str | Sequence[str] | Mapping[str, str | Sequence[str]] | None"
+Source: TypeAlias = "Name | Sequence[Name] | Mapping[str, Name | Sequence[Name]] | None"
 """What an environment's ``source`` may be: one data set, several, or those of each split (``{"test": "aime24"}``)."""
+
+Name: TypeAlias = "str | os.PathLike[str]"
+"""A data set: a path, or a name on the hub."""
 
 Plan: TypeAlias = "tuple[tuple[str, tuple[Split, ...]], ...]"
 """Data sets, each with the splits among which its rows are divided."""
@@ -72,8 +76,9 @@ def plan_of(source: Source) -> Plan:
     return tuple(owners.items())
 
 
-def _names(source: str | Sequence[str]) -> tuple[str, ...]:
-    names = (source,) if isinstance(source, str) else tuple(source)
+def _names(source: Name | Sequence[Name]) -> tuple[str, ...]:
+    names = (source,) if isinstance(source, str | os.PathLike) else tuple(source)
+    names = tuple(os.fspath(name) if isinstance(name, os.PathLike) else name for name in names)
     for name in names:
         if not isinstance(name, str) or not name:
             raise InputError(f"a source must be the name or path of a data set, not {name!r:.80}")

@@ -6,7 +6,7 @@ and connects the two to the domain protocols.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from whale_env.chess.puzzles import EMBEDDED, Puzzle, load_puzzles, split_of
 from whale_env.chess.verifier import LineState, parse_move, said_in, start_line
 from whale_env.core import DomainSpec, Easy, Outcome, ToolEnv, said_verbatim
 from whale_env.errors import InputError
+from whale_env.text_files import stamp
 from whale_env.types import Observation, Score, Split, Task, ToolCall, ToolSpec
 
 MOVE = ToolSpec(
@@ -67,6 +68,7 @@ def chess_env(
         None if themes is None else tuple(themes),
         None if rating is None else (int(rating[0]), int(rating[1])),
         limit,
+        stamp(source or EMBEDDED),
     )
     return ToolEnv(ChessDomain(puzzles), split=split, render_mode=render_mode)
 
@@ -78,7 +80,9 @@ def _load(
     themes: tuple[str, ...] | None,
     rating: tuple[int, int] | None,
     limit: int | None,
+    file: Hashable,
 ) -> tuple[Puzzle, ...]:
+    """Loads puzzles, or finds them again if the stamp of the ``file`` is the same."""
     return load_puzzles(Path(source), tiers=tiers, themes=themes, rating=rating, limit=limit)
 
 

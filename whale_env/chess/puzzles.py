@@ -10,25 +10,23 @@ download.
 
 from __future__ import annotations
 
-import codecs
 import csv
 import hashlib
-import io
 import logging
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import Literal
 
 import chess
-import zstandard
 
 from whale_env.chess.verifier import LineError, start_line
 from whale_env.errors import InputError
 from whale_env.rows import DatasetError
+from whale_env.text_files import read_lines
 from whale_env.types import Split
 from whale_env.wording import did_you_mean
 
@@ -312,47 +310,15 @@ def _is_embedded(path: Path) -> bool:
 
 @contextmanager
 def _open_lines(path: Path) -> Iterator[Iterator[str]]:
-    """Opens a plain or Zstandard CSV as lines; whatever goes wrong while reading becomes a `PuzzleFileError`."""
+    """Opens a plain or compressed CSV as lines; whatever goes wrong while reading becomes a `PuzzleFileError`."""
     try:
-        with path.open("rb") as raw:
-            compressed = raw.read(4) == zstandard.FRAME_HEADER
-            raw.seek(0)
-            yield _decompressed_lines(raw) if compressed else io.TextIOWrapper(raw, encoding="utf-8-sig", newline="")
+        with closing(read_lines(path, PuzzleFileError)) as lines:
+            yield lines
     except FileNotFoundError:
         hint = did_you_mean(path.name, _siblings(path))
         raise PuzzleFileError(f"no puzzle file {str(path)!r}.{hint}") from None
     except OSError as error:
         raise PuzzleFileError(f"{path} cannot be read: {error.strerror or error}") from None
-    except UnicodeDecodeError as error:
-        raise PuzzleFileError(f"{path} is not a UTF-8 text file: {error.reason}") from None
-    except (zstandard.ZstdError, EOFError) as error:
-        raise PuzzleFileError(f"{path} is a damaged Zstandard file: {error}") from None
-    except csv.Error as error:
-        raise PuzzleFileError(f"{path} is not a CSV file: {error}") from None
-
-
-def _decompressed_lines(raw: BinaryIO) -> Iterator[str]:
-    """Yields the lines of one or more Zstandard frames.
-
-    Raises:
-        EOFError: The file ends inside a frame. (The library's own reader would pass that as the end of the text.)
-    """
-    decoder = codecs.getincrementaldecoder("utf-8-sig")()
-    frame = zstandard.ZstdDecompressor().decompressobj()
-    begun, rest = False, ""
-    while chunk := raw.read(1 << 17):
-        while chunk:
-            text = rest + decoder.decode(frame.decompress(chunk))
-            begun, chunk = True, b""
-            if frame.eof:
-                chunk, begun = frame.unused_data, False
-                frame = zstandard.ZstdDecompressor().decompressobj()
-            *lines, rest = text.split("\n")
-            yield from (line + "\n" for line in lines)
-    if begun:
-        raise EOFError("it ends in the middle; is the download complete?")
-    if rest := rest + decoder.decode(b"", final=True):
-        yield rest
 
 
 def _siblings(path: Path) -> list[str]:
@@ -364,17 +330,35 @@ def _siblings(path: Path) -> list[str]:
 
 def _rows(path: Path, lines: Iterable[str]) -> Iterator[tuple[int, dict[str, str]]]:
     """Yields (line number in the file, cells by column name)."""
-    reader = csv.reader(lines)
+    last = ""
+
+    def noted() -> Iterator[str]:
+        nonlocal last
+        for line in lines:
+            last = line
+            yield line
+
+    reader = csv.reader(noted(), strict=True)  # strict: a quote that stays open is an error
     names: Sequence[str] | None = None
-    for cells in reader:
-        if not any(cell.strip() for cell in cells):
-            continue
-        if names is None:
-            names = COLUMNS
-            if header := _header(path, cells):
-                names = header
+    widest = 0
+    try:
+        for cells in reader:
+            if not any(cell.strip() for cell in cells):
                 continue
-        yield reader.line_num, {name: cell.strip() for name, cell in zip(names, cells, strict=False)}
+            if len(cells) < widest and not last.endswith(("\n", "\r")):
+                raise PuzzleFileError(
+                    f"{path}, line {reader.line_num} has {len(cells)} columns where others have {widest}, and the file "
+                    "ends there: is it cut off?"
+                )
+            widest = max(widest, len(cells))
+            if names is None:
+                names = COLUMNS
+                if header := _header(path, cells):
+                    names = header
+                    continue
+            yield reader.line_num, {name: cell.strip() for name, cell in zip(names, cells, strict=False)}
+    except csv.Error as error:
+        raise PuzzleFileError(f"{path}, line {reader.line_num} is not CSV: {error}. Mend or remove the line.") from None
 
 
 def _header(path: Path, cells: Sequence[str]) -> Sequence[str] | None:

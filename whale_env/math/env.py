@@ -7,7 +7,7 @@ confinement of programs `whale_env.sandbox`'s.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -15,6 +15,7 @@ from whale_env.core import DomainSpec, Easy, Outcome, ToolEnv, said_verbatim
 from whale_env.math.problems import Problem, load_problems
 from whale_env.math.verifier import boxed_answer, math_equal
 from whale_env.splits import Plan, Source, plan_of
+from whale_env.text_files import stamp
 from whale_env.types import Failure, Json, Observation, Score, Split, Task, ToolCall, ToolSpec
 
 PYTHON = ToolSpec(
@@ -67,12 +68,14 @@ def math_env(
         InputError: A filter makes no sense.
     """
     wanted = tiers if tiers is None or isinstance(tiers, str) else tuple(map(str, tiers))
-    problems = _load(plan_of(source), wanted, limit)
+    plan = plan_of(source)
+    problems = _load(plan, wanted, limit, stamp(*(name for name, _ in plan)))
     return ToolEnv(MathDomain(problems), split=split, render_mode=render_mode)
 
 
 @lru_cache(maxsize=8)
-def _load(plan: Plan, tiers: tuple[str, ...] | str | None, limit: int | None) -> tuple[Problem, ...]:
+def _load(plan: Plan, tiers: tuple[str, ...] | str | None, limit: int | None, files: Hashable) -> tuple[Problem, ...]:
+    """Loads problems, or finds them again if the stamp of the ``files`` is the same."""
     return load_problems(plan, tiers=tiers, limit=limit)
 
 

@@ -7,12 +7,14 @@ server), and ``none``, which finds nothing (closed book). Questions and answers 
 from __future__ import annotations
 
 import re
+from collections.abc import Hashable
 from functools import lru_cache
 from pathlib import Path
 
 from whale_env.retrieval.base import MAX_K, FakeRetriever, Passage, Retriever, RetrieverError
 from whale_env.retrieval.corpus import passage_of, read_corpus
 from whale_env.retrieval.http import HTTPRetriever
+from whale_env.text_files import stamp
 from whale_env.wording import did_you_mean
 
 __all__ = [
@@ -37,9 +39,8 @@ NAMES = (
 _PREBUILT_NAME = re.compile(r"[A-Za-z0-9][\w.+-]*")
 
 
-@lru_cache(maxsize=4)
 def opened(name: str, corpus: str = "") -> Retriever:
-    """Opens a retriever by name; the same arguments give the same object.
+    """Opens a retriever by name; the same arguments give the same object as long as its files are the same.
 
     Args:
         name: ``"bm25"`` or ``"bm25:CORPUS"``; ``"pyserini"``, ``"pyserini:CORPUS"``, ``"pyserini:INDEX_DIRECTORY"`` or
@@ -56,6 +57,11 @@ def opened(name: str, corpus: str = "") -> Retriever:
         RetrieverError: No such retriever, or what it needs is missing.
         whale_env.rows.DatasetError: The corpus cannot be read.
     """
+    return _opened(name, corpus, stamp(*name.partition(":")[2].split("@"), corpus))
+
+
+@lru_cache(maxsize=4)
+def _opened(name: str, corpus: str, files: Hashable) -> Retriever:
     kind, _, rest = name.partition(":")
     place = rest or corpus
     match kind:

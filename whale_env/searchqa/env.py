@@ -7,7 +7,7 @@ and a call must have been said by the model. Retrievers live in `whale_env.retri
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -18,6 +18,7 @@ from whale_env.searchqa.judge import Judge, JudgeConfig, LLMJudge, Verdict
 from whale_env.searchqa.questions import EMBEDDED, Question, load_questions
 from whale_env.searchqa.verifier import answer_matches, normalised, tagged_answer
 from whale_env.splits import Plan, Source, plan_of
+from whale_env.text_files import stamp
 from whale_env.types import Failure, Observation, Score, Split, Task, ToolCall, ToolSpec
 
 DEFAULT_K = 3
@@ -106,14 +107,16 @@ def searchqa_env(
             f"questions from {source!r:.80} need their corpus: give retriever='{retriever}:CORPUS_FILE', "
             "or retriever='none' for answering without passages"
         )
-    questions = _load(plan_of(source), hops, limit)
+    plan = plan_of(source)
+    questions = _load(plan, hops, limit, stamp(*(name for name, _ in plan)))
     finder = opened(retriever, str(EMBEDDED)) if isinstance(retriever, str) else retriever
     second = LLMJudge(JudgeConfig.of(judge)) if isinstance(judge, str) else judge
     return ToolEnv(SearchQADomain(questions, finder, second), split=split, render_mode=render_mode)
 
 
 @lru_cache(maxsize=8)
-def _load(plan: Plan, hops: int | None, limit: int | None) -> tuple[Question, ...]:
+def _load(plan: Plan, hops: int | None, limit: int | None, files: Hashable) -> tuple[Question, ...]:
+    """Loads questions, or finds them again if the stamp of the ``files`` is the same."""
     return load_questions(plan, hops=hops, limit=limit)
 
 
