@@ -77,8 +77,8 @@ def plan_of(source: Source) -> Plan:
 
 
 def _names(source: Name | Sequence[Name]) -> tuple[str, ...]:
-    names = (source,) if isinstance(source, str | os.PathLike) else tuple(source)
-    names = tuple(os.fspath(name) if isinstance(name, os.PathLike) else name for name in names)
+    given = (source,) if isinstance(source, str | os.PathLike) else tuple(source)
+    names = [os.fspath(name) if isinstance(name, os.PathLike) else name for name in given]
     for name in names:
         if not isinstance(name, str) or not name:
             raise InputError(f"a source must be the name or path of a data set, not {name!r:.80}")

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, get_args
 
+from whale_env.json_schema import as_schema
+
 Json: TypeAlias = Any
 """A value that JSON can hold. Not spelled out: a harness that reads an observation would have to narrow every step."""
 
@@ -41,7 +43,8 @@ class ToolSpec:
     Attributes:
         name: Identifier the model calls it by.
         description: One sentence for the model.
-        parameters: JSON schema of the arguments (``{"type": "object", "properties": …, "required": […]}``).
+        parameters: JSON schema of the arguments (``{"type": "object", "properties": …, "required": […]}``), of which
+            `whale_env.json_schema` says what is read.
         commits: Whether a call binds the agent (a move, a final answer). Others only inform.
     """
 
@@ -49,6 +52,12 @@ class ToolSpec:
     description: str
     parameters: Mapping[str, Json]
     commits: bool = False
+
+    def __post_init__(self) -> None:
+        """Brings a schema's ``true``, ``false`` and null into the form that every reader knows."""
+        parameters = as_schema(self.parameters)
+        if parameters is not self.parameters:
+            object.__setattr__(self, "parameters", {"type": "object", **parameters})
 
     def schema(self) -> dict[str, Any]:
         """Returns the OpenAI function schema of this tool."""

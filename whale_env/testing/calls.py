@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from whale_env.core import EnvHandle, ToolEnv
+from whale_env.json_schema import main_type
 from whale_env.testing.subject import ContractError, brief, words_in
 from whale_env.types import Json, Observation, Task, ToolCall, ToolSpec
 
@@ -119,7 +120,7 @@ def _filled(schema: Mapping[str, Any], text: str, place: int = 0) -> Json:
     if "enum" in schema:
         choices: Sequence[Json] = schema["enum"]
         return next((choice for choice in choices if str(choice) == text), choices[place % len(choices)])
-    match schema.get("type", "string"):
+    match main_type(schema, "string"):
         case "integer" | "number" as kind:
             number = _number(text, kind)
             return NUMBERS[place % len(NUMBERS)] if number is None else number
