@@ -236,3 +236,19 @@ def test_messages_name_the_types() -> None:
     problem = schema_error("x", {"anyOf": [{"type": "integer"}, {"type": "null"}]})
     assert problem == "arguments must be of type integer or null, not 'x'"
     assert "unknown schema type 'strig'" in str(schema_error(3, {"type": ["strig", "null"]}))
+
+
+@pytest.mark.parametrize("schema", [schema for schema, _, _ in CASES], ids=list(SCHEMAS))
+def test_the_checks_and_the_offline_proposer_read_every_schema(schema: Any) -> None:
+    from harness_sdk.check.facts import signature
+    from harness_sdk.check.scripted import _nonsense
+    from optimizers.proposers.offline import recipes
+
+    spec = tool(schema)
+    assert signature(spec).startswith("act(x: ")
+    assert _nonsense(spec).name == "act"
+    argument, found = recipes._committed(spec)
+    assert argument == "x"
+    recipes._kind(found, recipes._options(found))
+    recipes._form(found)
+    assert recipes._count_argument(spec) == ("x" if main_type(found) == "integer" else "")

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from whale_env.core import EnvHandle
+from whale_env.json_schema import types_of
 from whale_env.types import Json, Task, ToolSpec
 
 
@@ -49,6 +50,7 @@ def signature(tool: ToolSpec) -> str:
     required = tool.parameters.get("required", ())
     properties: Mapping[str, Any] = tool.parameters.get("properties", {})
     arguments = (
-        f"{name}{'' if name in required else '?'}: {schema.get('type', 'any')}" for name, schema in properties.items()
+        f"{name}{'' if name in required else '?'}: {' | '.join(types_of(schema)) or 'any'}"
+        for name, schema in properties.items()
     )
     return f"{tool.name}({', '.join(arguments)})"

@@ -13,6 +13,7 @@ from harness_sdk import toolcalls
 from harness_sdk.policies import Generation, Policy, Request, ScriptedPolicy
 from harness_sdk.randomness import derive_seed
 from harness_sdk.types import Message
+from whale_env.json_schema import main_type
 from whale_env.types import Json, ToolCall, ToolSpec
 
 
@@ -39,10 +40,11 @@ def _nonsense(tool: ToolSpec) -> ToolCall:
 def _value(schema: Mapping[str, Any]) -> Json:
     if "enum" in schema:
         return schema["enum"][0]
-    if schema.get("type") == "object":
+    kind = main_type(schema)
+    if kind == "object":
         properties: Mapping[str, Any] = schema.get("properties", {})
         return {name: _value(item) for name, item in properties.items()}
-    return {"integer": 7, "number": 7, "boolean": True, "array": [], "null": None}.get(schema.get("type", ""), "qzxv")
+    return {"integer": 7, "number": 7, "boolean": True, "array": [], "null": None}.get(kind, "qzxv")
 
 
 def _tag(call: ToolCall) -> str:

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, field
 from statistics import fmean
 from typing import Any, Literal
 
+from whale_env.json_schema import main_type
 from whale_env.types import Observation, ToolSpec
 
 SHORT = 24
@@ -116,7 +117,7 @@ def _committed(tool: ToolSpec) -> tuple[str, Mapping[str, Any]]:
     required = [name for name in parameters.get("required", ()) if name in properties]
     if len(required) > 1 or not properties:
         return next(iter(required), ""), {"type": "null"}
-    strings = [name for name, schema in properties.items() if schema.get("type") == "string"]
+    strings = [name for name, schema in properties.items() if main_type(schema) == "string"]
     argument = next(iter([*required, *strings, *properties]))
     return argument, properties[argument]
 
@@ -126,8 +127,8 @@ def _kind(schema: Mapping[str, Any], options: Mapping[str, bool | str]) -> Kind:
         return "option"
     types = {type(value) for value in schema.get("enum", ("",))}  # counts where the schema names none
     kinds: dict[str, Kind] = {"string": "string", "integer": "integer", "number": "number"}
-    if "type" in schema:
-        return kinds.get(str(schema["type"]), "other")
+    if named := main_type(schema):
+        return kinds.get(named, "other")
     return (
         "string" if types == {str} else "integer" if types == {int} else "number" if types <= {int, float} else "other"
     )
@@ -135,8 +136,8 @@ def _kind(schema: Mapping[str, Any], options: Mapping[str, bool | str]) -> Kind:
 
 def _options(schema: Mapping[str, Any]) -> dict[str, bool | str]:
     """Returns the values of a boolean or of a few words, or nothing where a reply could not tell them apart."""
-    values = list(schema.get("enum", (True, False) if schema.get("type") == "boolean" else ()))
-    words = schema.get("type", "string") == "string" and all(isinstance(value, str) for value in values)
+    values = list(schema.get("enum", (True, False) if main_type(schema) == "boolean" else ()))
+    words = main_type(schema, "string") == "string" and all(isinstance(value, str) for value in values)
     if not words and not all(isinstance(value, bool) for value in values):
         return {}
     known = {" ".join(str(value).casefold().split()): value for value in values}
@@ -155,13 +156,13 @@ def _text_argument(tool: ToolSpec) -> str:
     parameters: Any = tool.parameters
     required = list(parameters.get("required", ()))
     properties = parameters.get("properties", {})
-    return required[0] if len(required) == 1 and properties.get(required[0], {}).get("type") == "string" else ""
+    return required[0] if len(required) == 1 and main_type(properties.get(required[0], {})) == "string" else ""
 
 
 def _count_argument(tool: ToolSpec) -> str:
     """Returns a tool's first whole-number argument."""
     properties: Any = tool.parameters.get("properties", {})
-    return next((name for name, schema in properties.items() if schema.get("type") == "integer"), "")
+    return next((name for name, schema in properties.items() if main_type(schema) == "integer"), "")
 
 
 @dataclass(frozen=True, slots=True)
