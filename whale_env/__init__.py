@@ -6,6 +6,7 @@ domain is a folder beside it.
 
 from whale_env.core import Domain, DomainSpec, Easy, EnvHandle, Outcome, Session, ToolEnv, said_verbatim
 from whale_env.errors import InputError, WhaleError
+from whale_env.openmp import wait_briefly
 from whale_env.registry import UnknownEnvError, handle, make, register
 from whale_env.types import Observation, Score, Split, Task, ToolCall, ToolSpec
 
@@ -32,4 +33,5 @@ __all__ = [
     "said_verbatim",
 ]
 
+wait_briefly()
 register()
