@@ -24,7 +24,6 @@ from whale_env.chess.puzzles import (
     load_puzzles,
     position_key,
     read_puzzles,
-    split_of,
     tier_of,
 )
 from whale_env.chess.verifier import chess_line, start_line
@@ -265,7 +264,7 @@ def test_embedded_mates_are_sound(embedded: tuple[Puzzle, ...]) -> None:
 
 def test_embedded_splits(embedded: tuple[Puzzle, ...]) -> None:
     assert len({puzzle.key for puzzle in embedded}) == len({puzzle.id for puzzle in embedded}) == len(embedded)
-    sizes: Counter[str] = Counter(split_of(puzzle) for puzzle in embedded)
+    sizes: Counter[str] = Counter(puzzle.split for puzzle in embedded)
     for split, share in (("train", 0.6), ("search", 0.2), ("test", 0.2)):
         assert abs(sizes[split] / len(embedded) - share) < 0.03
     assert {puzzle.tier for puzzle in embedded} >= set(TIERS[:5])

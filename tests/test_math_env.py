@@ -165,7 +165,7 @@ def test_filters() -> None:
         whale_env.make("math", tiers=["9"])
     with pytest.raises(ValueError, match=r"Did you mean \['1'\]"):
         whale_env.make("math", tiers="1")
-    with pytest.raises(ValueError, match="limit must be at least 1, not 0"):
+    with pytest.raises(ValueError, match="limit must be a whole number of at least 1, not 0"):
         whale_env.make("math", limit=0)
 
 

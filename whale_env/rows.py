@@ -9,16 +9,21 @@ from __future__ import annotations
 import csv
 import io
 import json
+import logging
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from whale_env.errors import InputError
+from whale_env.splits import Plan
 from whale_env.text_files import read_lines
+from whale_env.types import Split
 from whale_env.wording import did_you_mean
+
+_log = logging.getLogger(__name__)
 
 Row = Mapping[str, Any]
 
@@ -73,6 +78,50 @@ def read_rows(source: str | Path) -> Iterator[tuple[str, Row]]:
         raise DatasetError(f"{source} cannot be read: {error.strerror or error}") from None
     if empty:
         raise DatasetError(f"{source} holds no row")
+
+
+class Item(Protocol):
+    """What a row becomes: something with an id that says whether two are the same."""
+
+    @property
+    def id(self) -> str:
+        """Fingerprint of what is asked."""
+        ...
+
+
+T = TypeVar("T", bound=Item)
+
+
+def read_distinct(
+    plan: Plan, read: Callable[[Row, str, Sequence[Split]], T | None], answer: Callable[[T], object]
+) -> list[T]:
+    """Reads several data sets, those kept for testing first, so that what they hold stays out of the others.
+
+    Args:
+        plan: Data sets and their splits.
+        read: Makes an item of a row, where it stands and the splits of its data set; None leaves the row out.
+        answer: The reference of an item: a repetition with another one is told as a warning.
+
+    Returns:
+        The items in the order of the data sets, each once.
+
+    Raises:
+        DatasetError: As `read_rows` and ``read``.
+    """
+    seen: dict[str, T] = {}
+    kept: dict[int, list[T]] = {index: [] for index in range(len(plan))}
+    for index in sorted(kept, key=lambda index: "train" in plan[index][1]):
+        source, splits = plan[index]
+        for where, row in read_rows(source):
+            item = read(row, where, splits)
+            if item is None:
+                continue
+            first = seen.setdefault(item.id, item)
+            if first is item:
+                kept[index].append(item)
+            elif answer(first) != answer(item):
+                _log.warning("%s repeats a task with another reference answer; the first one stays", where)
+    return [item for items in kept.values() for item in items]
 
 
 def _rows(source: str, path: Path) -> Iterator[Any]:

@@ -22,6 +22,7 @@ import gymnasium as gym
 from whale_env.adapters.action_forms import Names, action_of, choices, leaves, parameters
 from whale_env.adapters.known_envs import KNOWN, Notes
 from whale_env.adapters.space_text import MAX_NUMBERS, plain, size, text, without_escapes
+from whale_env.arguments import check_whole
 from whale_env.core import DomainSpec, Outcome, ToolEnv, said_verbatim
 from whale_env.errors import InputError
 from whale_env.types import SPLITS, Json, Observation, Score, Split, Task, ToolCall, ToolSpec
@@ -91,8 +92,7 @@ def gymnasium_env(
         raise InputError("say which environment: gymnasium_env('FrozenLake-v1'), --env-args '{\"env\": \"…\"}'")
     if not isinstance(env, str) or not env:
         raise InputError(f"env must be a Gymnasium id such as 'FrozenLake-v1', not {env!r:.80}")
-    if max_steps is not None and (isinstance(max_steps, bool) or not isinstance(max_steps, int) or max_steps < 1):
-        raise InputError(f"max_steps must be a positive whole number, not {max_steps!r:.80}")
+    check_whole(1, max_steps=max_steps)
     domain = ForeignDomain(_Maker(env, max_steps, arguments), threshold, rules, names)
     return ToolEnv(domain, split=split, render_mode=render_mode)
 

@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import Any
 
 from whale_env.adapters.generation import generated
+from whale_env.arguments import check_whole
 from whale_env.core import DomainSpec, Outcome, ToolEnv, said_verbatim
 from whale_env.errors import InputError
 from whale_env.searchqa.verifier import tagged_answer
@@ -66,9 +67,8 @@ def reasoning_env(
     """
     if isinstance(threshold, bool) or not isinstance(threshold, (int, float)) or not 0 < threshold <= 1:
         raise InputError(f"threshold must be a number above 0 and at most 1, not {threshold!r:.80}")
-    for name, number, least in (("seed", seed, 0), ("size", size, 1)):
-        if isinstance(number, bool) or not isinstance(number, int) or number < least:
-            raise InputError(f"{name} must be a whole number from {least} on, not {number!r:.80}")
+    check_whole(0, seed=seed)
+    check_whole(1, size=size)
     if not isinstance(dataset, str):
         raise InputError(
             f"dataset must be a name such as 'leg_counting' (--env-args '{{\"dataset\": …}}'), not {dataset!r}"

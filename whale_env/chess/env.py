@@ -13,7 +13,7 @@ from typing import Any
 
 import chess
 
-from whale_env.chess.puzzles import EMBEDDED, Puzzle, load_puzzles, split_of
+from whale_env.chess.puzzles import EMBEDDED, Puzzle, load_puzzles
 from whale_env.chess.verifier import LineState, parse_move, said_in, start_line
 from whale_env.core import DomainSpec, Easy, Outcome, ToolEnv, said_verbatim
 from whale_env.errors import InputError
@@ -107,8 +107,9 @@ class ChessDomain:
         self._puzzles = {puzzle.id: puzzle for puzzle in puzzles}
         self._tasks: dict[Split, list[Task]] = {"train": [], "search": [], "test": []}
         for puzzle in puzzles:
-            split = split_of(puzzle)
-            self._tasks[split].append(Task(puzzle.id, "chess", split, {"tier": puzzle.tier, "rating": puzzle.rating}))
+            self._tasks[puzzle.split].append(
+                Task(puzzle.id, "chess", puzzle.split, {"tier": puzzle.tier, "rating": puzzle.rating})
+            )
 
     def tasks(self, split: Split) -> Sequence[Task]:
         """Returns the public tasks of a split, in file order."""

@@ -23,9 +23,11 @@ from typing import Literal
 
 import chess
 
+from whale_env.arguments import check_whole, read_names
 from whale_env.chess.verifier import LineError, start_line
 from whale_env.errors import InputError
 from whale_env.rows import DatasetError
+from whale_env.splits import split_of
 from whale_env.text_files import read_lines
 from whale_env.types import Split
 from whale_env.wording import did_you_mean
@@ -99,6 +101,11 @@ class Puzzle:
         """The difficulty tier, see `tier_of`."""
         return tier_of(self)
 
+    @property
+    def split(self) -> Split:
+        """The split, by the position alone: the same whatever the file, its order or the filters."""
+        return split_of(self.key)
+
 
 @dataclass(frozen=True, slots=True)
 class LoadReport:
@@ -161,15 +168,6 @@ def position_key(board: chess.Board) -> str:
 
 def _en_passant(board: chess.Board) -> str:
     return chess.square_name(board.ep_square) if board.ep_square is not None and board.has_legal_en_passant() else "-"
-
-
-def split_of(puzzle: Puzzle) -> Split:
-    """Returns the split of a puzzle: 60 % train, 20 % search, 20 % test, by its position alone.
-
-    The same position is in the same split whatever the file, its order or the filters.
-    """
-    part = int(puzzle.key, 16) % 100
-    return "train" if part < 60 else "search" if part < 80 else "test"
 
 
 def load_puzzles(
@@ -276,15 +274,10 @@ class _Filter:
         tiers: Iterable[str] | None,
         limit: int | None,
     ) -> _Filter:
-        kept = None if themes is None else _names("themes", themes)
-        levels = None if tiers is None else _names("tiers", tiers)
-        if levels is not None and (unknown := levels - set(TIERS)):
-            raise InputError(f"unknown tier {min(unknown)!r}; the tiers are {', '.join(TIERS)}")
+        check_whole(1, limit=limit)
         if rating is not None and not (len(rating) == 2 and rating[0] <= rating[1]):
             raise InputError(f"rating must be (lowest, highest), not {rating!r}")
-        if limit is not None and limit < 1:
-            raise InputError(f"limit must be at least 1, not {limit}")
-        return cls(kept, rating, levels, limit)
+        return cls(read_names("themes", themes), rating, read_names("tiers", tiers, TIERS), limit)
 
     def admits_row(self, row: dict[str, str], rating: int | None) -> bool:
         if self.themes is not None and self.themes.isdisjoint(row.get("Themes", "").split()):
@@ -293,12 +286,6 @@ class _Filter:
 
     def admits_tier(self, puzzle: Puzzle) -> bool:
         return self.tiers is None or puzzle.tier in self.tiers
-
-
-def _names(what: str, names: Iterable[str]) -> frozenset[str]:
-    if isinstance(names, str):
-        raise InputError(f"{what} must be a sequence of names. Did you mean [{names!r}]?")
-    return frozenset(str(name) for name in names)
 
 
 def _is_embedded(path: Path) -> bool:

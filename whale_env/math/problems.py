@@ -7,17 +7,17 @@ Repeated problems are dropped. What an agent sees of a problem is `whale_env.mat
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any
 
-from whale_env.errors import InputError
+from whale_env.arguments import check_whole, read_names
 from whale_env.math.generator import TIERS, generate
 from whale_env.math.verifier import UnparsableReferenceError, boxed_answer, check_reference
-from whale_env.rows import DatasetError, Row, read_rows
+from whale_env.rows import DatasetError, Row, read_distinct
 from whale_env.splits import Plan, split_of, text_key
 from whale_env.types import Split
 
@@ -25,8 +25,6 @@ __all__ = ["TIERS", "Problem", "generated_problems", "load_problems", "read_prob
 
 PER_TIER = 1000
 """Generated problems in each tier."""
-
-_log = logging.getLogger(__name__)
 
 _TEXT_COLUMNS = ("problem", "question", "prompt", "input")
 _ANSWER_COLUMNS = ("answer", "final_answer", "ground_truth", "reference", "expected_answer", "target")
@@ -77,10 +75,9 @@ def load_problems(
         DatasetError: A data set cannot be read, a row has no problem or no readable reference, or nothing is left.
         InputError: A filter makes no sense.
     """
-    wanted = None if tiers is None else _tiers(tiers)
-    if limit is not None and limit < 1:
-        raise InputError(f"limit must be at least 1, not {limit}")
-    problems = list(_unique(plan) if plan else generated_problems())
+    wanted = read_names("tiers", tiers, TIERS)
+    check_whole(1, limit=limit)
+    problems = read_distinct(plan, read_problem, attrgetter("answer")) if plan else list(generated_problems())
     kept = [problem for problem in problems if wanted is None or problem.tier in wanted][:limit]
     if not kept:
         have = sorted({problem.tier or "none" for problem in problems})
@@ -125,36 +122,9 @@ def read_problem(row: Row, where: str, splits: Sequence[Split]) -> Problem:
     return Problem(key, text, answer, split_of(key, splits), level.group(1) if level else None, topic)
 
 
-def _unique(plan: Plan) -> list[Problem]:
-    """Reads all data sets, those kept for testing first, so that what they hold stays out of the others."""
-    order = sorted(range(len(plan)), key=lambda i: "train" in plan[i][1])
-    seen: dict[str, Problem] = {}
-    read: dict[int, list[Problem]] = {}
-    for index in order:
-        source, splits = plan[index]
-        read[index] = []
-        for where, row in read_rows(source):
-            problem = read_problem(row, where, splits)
-            first = seen.setdefault(problem.id, problem)
-            if first is problem:
-                read[index].append(problem)
-            elif first.answer != problem.answer:
-                _log.warning("%s repeats a problem with another reference; the first one stays", where)
-    return [problem for index in range(len(plan)) for problem in read[index]]
-
-
 @lru_cache(maxsize=1 << 15)
 def _check(answer: str) -> None:
     check_reference(answer)
-
-
-def _tiers(tiers: Iterable[str]) -> frozenset[str]:
-    if isinstance(tiers, str):
-        raise InputError(f"tiers must be a sequence of names. Did you mean [{tiers!r}]?")
-    wanted = frozenset(str(tier) for tier in tiers)
-    if unknown := wanted - set(TIERS):
-        raise InputError(f"unknown tier {min(unknown)!r}; the tiers are {', '.join(TIERS)}")
-    return wanted
 
 
 def _problem_text(columns: dict[str, Any], where: str) -> str:

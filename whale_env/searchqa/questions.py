@@ -8,23 +8,21 @@ questions are dropped. Passages are `whale_env.retrieval`'s business.
 from __future__ import annotations
 
 import json
-import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from whale_env.errors import InputError
-from whale_env.rows import DatasetError, Row, read_rows
+from whale_env.arguments import check_whole
+from whale_env.rows import DatasetError, Row, read_distinct
 from whale_env.searchqa.verifier import normalised
 from whale_env.splits import Plan, split_of, text_key
 from whale_env.types import SPLITS, Split
 
 EMBEDDED = Path(__file__).parents[1] / "data" / "searchqa.jsonl.zst"
 """The passages and questions that ship with the package."""
-
-_log = logging.getLogger(__name__)
 
 _TEXT_COLUMNS = ("question", "query", "problem")
 _ANSWER_COLUMNS = ("golden_answers", "answers", "possible_answers", "answer")
@@ -67,10 +65,8 @@ def load_questions(plan: Plan = (), *, hops: int | None = None, limit: int | Non
         DatasetError: A data set cannot be read, a row has no question or no answer, or nothing is left.
         InputError: A filter makes no sense.
     """
-    for name, value in (("hops", hops), ("limit", limit)):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise InputError(f"{name} must be a whole number of at least 1, not {value!r}")
-    questions = list(_unique(plan or ((str(EMBEDDED), SPLITS),)))
+    check_whole(1, hops=hops, limit=limit)
+    questions = read_distinct(plan or ((str(EMBEDDED), SPLITS),), read_question, attrgetter("answers"))
     kept = [question for question in questions if hops is None or question.hops == hops][:limit]
     if not kept:
         have = sorted({str(question.hops or "unknown") for question in questions})
@@ -78,7 +74,7 @@ def load_questions(plan: Plan = (), *, hops: int | None = None, limit: int | Non
     return tuple(kept)
 
 
-def read_question(row: Row, where: str, splits: Sequence[Split]) -> Question:
+def read_question(row: Row, where: str, splits: Sequence[Split]) -> Question | None:
     """Reads one row of a data set.
 
     Args:
@@ -87,11 +83,14 @@ def read_question(row: Row, where: str, splits: Sequence[Split]) -> Question:
         splits: The splits among which its data set is divided.
 
     Returns:
-        The question.
+        The question, or None for a row that asks none.
 
     Raises:
         DatasetError: It has no question, or no answer that could match.
     """
+    # MuSiQue has questions that its passages do not answer; our embedded file has passages besides questions
+    if row.get("kind", "question") != "question" or row.get("answerable", True) is False:
+        return None
     columns = {str(name).lower(): value for name, value in row.items()}
     text = next((columns[name] for name in _TEXT_COLUMNS if _filled(columns.get(name))), None) or _asked(columns)
     if text is None:
@@ -104,27 +103,6 @@ def read_question(row: Row, where: str, splits: Sequence[Split]) -> Question:
     hops = columns.get("hops", 2 if columns.get("type") in ("bridge", "comparison") else None)
     key = text_key(text)
     return Question(key, text.strip(), answers, split_of(key, splits), hops if isinstance(hops, int) else None)
-
-
-def _unique(plan: Plan) -> list[Question]:
-    """Reads all data sets, those kept for testing first, so that what they hold stays out of the others."""
-    order = sorted(range(len(plan)), key=lambda index: "train" in plan[index][1])
-    seen: dict[str, Question] = {}
-    read: dict[int, list[Question]] = {}
-    for index in order:
-        source, splits = plan[index]
-        read[index] = []
-        for where, row in read_rows(source):
-            # MuSiQue has questions that its passages do not answer; our embedded file has passages besides questions
-            if row.get("kind", "question") != "question" or row.get("answerable", True) is False:
-                continue
-            question = read_question(row, where, splits)
-            first = seen.setdefault(question.id, question)
-            if first is question:
-                read[index].append(question)
-            elif first.answers != question.answers:
-                _log.warning("%s repeats a question with other answers; the first one stays", where)
-    return [question for index in range(len(plan)) for question in read[index]]
 
 
 def _filled(value: Any) -> bool:
