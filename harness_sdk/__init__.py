@@ -1,7 +1,13 @@
 """The agent-harness SDK: write a `Harness`, load it, roll it out, keep the trajectories.
 
 Start with `harness_sdk.harness` (what a harness is) and `harness_sdk.rollout` (the loop that runs it). Policies are in
-`harness_sdk.policies`.
+`harness_sdk.policies`. What a user can cause is an error of `whale_env.errors`' tree::
+
+    WhaleError
+    ├── InputError ── HarnessLoadError          no such harness, or one that does not validate
+    ├── HarnessError                            a hook raised, hung, or returned what it must not
+    ├── ModelNotFoundError (LookupError)        harness_sdk.models
+    └── PolicyError, PromptTooLongError         harness_sdk.policies: the backend failed; a prompt does not fit
 """
 
 from harness_sdk import toolcalls

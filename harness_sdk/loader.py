@@ -21,12 +21,13 @@ from harness_sdk.session import HarnessError, HarnessSession, LocalSession, desc
 from harness_sdk.sources import class_source, read_source, without_mark
 from harness_sdk.validator import validate
 from harness_sdk.validator.hooks import misspelt
+from whale_env.errors import InputError
 from whale_env.wording import did_you_mean
 
 Opener = Callable[[int], Awaitable[HarnessSession]]
 
 
-class HarnessLoadError(ValueError):
+class HarnessLoadError(InputError):
     """A harness could not be loaded: no such file or class, an import that fails, or a failed validation."""
 
 

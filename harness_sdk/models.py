@@ -18,10 +18,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from whale_env.errors import WhaleError
 from whale_env.wording import first_line
 
 
-class ModelNotFoundError(LookupError):
+class ModelNotFoundError(WhaleError, LookupError):
     """A model name leads nowhere; the message says what was tried."""
 
 

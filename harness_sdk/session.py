@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from harness_sdk.harness import Harness
 from harness_sdk.types import Completion, Episode, Message, ParseFailure, StepResult, ToolSchema
+from whale_env.errors import WhaleError
 from whale_env.types import ToolCall, ToolSpec
 
 
@@ -32,7 +33,7 @@ class Step(Protocol):
         ...
 
 
-class HarnessError(Exception):
+class HarnessError(WhaleError):
     """A harness hook raised, hung, or returned something that is not what the hook must return.
 
     Attributes:

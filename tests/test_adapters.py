@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -313,6 +314,15 @@ def test_answers_as_they_should_be_are_shown(text: str) -> None:
     from whale_env.adapters.scoring import calls_something
 
     assert not calls_something(text)
+
+
+@pytest.mark.parametrize("piece", ["a", "a1", "(", "a (", "sin(", " ", "1", "]", "[ ", "\n", "é", "a\n"])
+def test_long_answers_are_judged_in_time_that_is_in_proportion(piece: str) -> None:
+    from whale_env.adapters.scoring import MAX_ANSWER, calls_something
+
+    began = time.process_time()
+    calls_something(piece * (MAX_ANSWER // len(piece)))
+    assert time.process_time() - began < 2.0  # 13 s for 40,000 characters when it was quadratic
 
 
 def test_scorers_that_hang_or_raise_give_no_credit(monkeypatch: pytest.MonkeyPatch) -> None:

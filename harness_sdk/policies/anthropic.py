@@ -15,6 +15,7 @@ from typing import Any
 from harness_sdk.policies.api import ApiClient, ApiConfig, cut_at_stop, read_call
 from harness_sdk.policies.base import Generation, PolicyError, PromptTooLongError, Request, Sampling
 from harness_sdk.types import Completion, FinishReason, Message, ParseFailure
+from whale_env.errors import InputError
 from whale_env.types import ToolCall
 
 _FINISH: dict[str, FinishReason] = {
@@ -63,9 +64,9 @@ class AnthropicPolicy:
             sampling: Whether temperature, top-p and top-k are sent. Current models refuse them, earlier ones take them.
 
         Raises:
-            ImportError: The SDK is not installed.
+            MissingPackageError: The SDK is not installed.
             PolicyError: There is no key.
-            ValueError: An argument is out of range.
+            InputError: An argument is out of range.
         """
         config = ApiConfig("anthropic", "ANTHROPIC_API_KEY", base_url, concurrency, timeout, retries)
         self._api = ApiClient(config, "AsyncAnthropic", api_key)
@@ -77,8 +78,8 @@ class AnthropicPolicy:
         return f"AnthropicPolicy({self.model!r}) at {self._api.where}"
 
     def require_token_ids(self) -> None:
-        """Raises `ValueError`: nothing can be trained on rollouts without token ids."""
-        raise ValueError(
+        """Raises `InputError`: nothing can be trained on rollouts without token ids."""
+        raise InputError(
             f"{self.model} is behind an API that gives no token ids, so nothing can be trained on its rollouts; "
             "use TransformersPolicy or VLLMPolicy"
         )

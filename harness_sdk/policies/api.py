@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 from harness_sdk.policies.base import PolicyError, PromptTooLongError
 from harness_sdk.types import ParseFailure
+from whale_env.errors import InputError, MissingPackageError
 from whale_env.strict_json import read_json
 from whale_env.types import ToolCall
 
@@ -57,13 +58,13 @@ class ApiConfig:
 
     def __post_init__(self) -> None:
         if self.concurrency < 1:
-            raise ValueError(f"concurrency must be at least 1, not {self.concurrency}")
+            raise InputError(f"concurrency must be at least 1, not {self.concurrency}")
         if not self.timeout > 0:
-            raise ValueError(f"timeout must be more than 0 seconds, not {self.timeout}")
+            raise InputError(f"timeout must be more than 0 seconds, not {self.timeout}")
         if self.retries < 0:
-            raise ValueError(f"retries must be at least 0, not {self.retries}")
+            raise InputError(f"retries must be at least 0, not {self.retries}")
         if self.base_url is not None and urlsplit(self.base_url).scheme not in ("http", "https"):
-            raise ValueError(f"base_url must begin with http:// or https://, not {self.base_url!r:.60}")
+            raise InputError(f"base_url must begin with http:// or https://, not {self.base_url!r:.60}")
 
 
 class ContextLengthError(PromptTooLongError):
@@ -94,7 +95,7 @@ class ApiClient:
             api_key: The key; None reads the environment, and a server given by ``base_url`` may need none.
 
         Raises:
-            ImportError: The SDK is not installed.
+            MissingPackageError: The SDK is not installed.
             PolicyError: There is no key and the default server needs one.
         """
         import os
@@ -102,7 +103,7 @@ class ApiClient:
         try:
             self._sdk: Any = importlib.import_module(config.package)
         except ImportError as error:
-            raise ImportError(
+            raise MissingPackageError(
                 f"this policy needs the {config.package} package: pip install 'whale-rl[{config.package}]'"
             ) from error
         key = api_key or os.environ.get(config.key_variable)

@@ -11,13 +11,14 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from harness_sdk.types import Completion, Message, ToolSchema
+from whale_env.errors import InputError, WhaleError
 
 
-class PolicyError(Exception):
+class PolicyError(WhaleError):
     """The backend failed: an infrastructure failure, never a verdict on the model."""
 
 
-class PromptTooLongError(Exception):
+class PromptTooLongError(WhaleError):
     """A prompt exceeds a limit: the harness's doing, counted as ``budget``.
 
     Attributes:
@@ -49,13 +50,13 @@ class Sampling:
 
     def __post_init__(self) -> None:
         if not self.temperature >= 0.0:
-            raise ValueError(f"temperature must be at least 0, not {self.temperature}")
+            raise InputError(f"temperature must be at least 0, not {self.temperature}")
         if self.top_k < 0:
-            raise ValueError(f"top_k must be at least 0, not {self.top_k}")
+            raise InputError(f"top_k must be at least 0, not {self.top_k}")
         if not 0.0 < self.top_p <= 1.0:
-            raise ValueError(f"top_p must be in (0, 1], not {self.top_p}")
+            raise InputError(f"top_p must be in (0, 1], not {self.top_p}")
         if not 0.0 <= self.min_p < 1.0:
-            raise ValueError(f"min_p must be in [0, 1), not {self.min_p}")
+            raise InputError(f"min_p must be in [0, 1), not {self.min_p}")
 
 
 GREEDY = Sampling(temperature=0.0, top_k=0)

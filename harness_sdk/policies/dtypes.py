@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from harness_sdk import models
+from whale_env.errors import InputError
 from whale_env.wording import first_line
 
 PROMPT, ROWS, STEPS = 256, 32, 3
@@ -64,7 +65,7 @@ def read(name: str) -> Dtypes:
     """Reads ``float32``, or ``bfloat16/float32`` (prompts in the first).
 
     Raises:
-        ValueError: One is not a floating-point dtype of torch.
+        InputError: One is not a floating-point dtype of torch.
     """
     import torch
 
@@ -72,7 +73,7 @@ def read(name: str) -> Dtypes:
     for part in (prefill, decode or prefill):
         dtype = getattr(torch, part, None)
         if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
-            raise ValueError(
+            raise InputError(
                 f"unknown dtype {part!r}; use auto, float32, bfloat16, float16, or two with a slash between them "
                 "(prompts in the first, sampling in the second)"
             )
@@ -98,7 +99,7 @@ def fastest(source: str, device: str) -> Dtypes:
 
     Raises:
         harness_sdk.models.ModelNotFoundError: transformers cannot load the model.
-        ValueError: The engine does not run its architecture.
+        InputError: The engine does not run its architecture.
     """
     import torch
 

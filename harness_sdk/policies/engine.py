@@ -24,6 +24,7 @@ from harness_sdk.policies.attention import GROWTH, Decode, Prefill, forward
 from harness_sdk.policies.base import Sampling
 from harness_sdk.policies.prefix_cache import PrefixCache, common_prefix
 from harness_sdk.policies.sampling import RowSampler
+from whale_env.errors import InputError
 
 PACK = 1024
 """Prompt tokens in one prefill pass."""
@@ -87,7 +88,7 @@ class Engine:
             prefill_model: The same model in another dtype, to compute prompts with.
 
         Raises:
-            ValueError: The engine does not compute what the model itself does.
+            InputError: The engine does not compute what the model itself does.
         """
         kinds = set(getattr(model.config, "layer_types", None) or ["full_attention"])
         if not kinds <= {"full_attention", "sliding_attention"} or not getattr(
@@ -208,8 +209,8 @@ class Engine:
         )
 
 
-def _unsupported(model: Any, why: str) -> ValueError:
-    return ValueError(
+def _unsupported(model: Any, why: str) -> InputError:
+    return InputError(
         f"{type(model).__name__} does not run in this engine: {why}. Serve it with VLLMPolicy or OpenAIPolicy."
     )
 

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from harness_sdk.policies.api import ApiClient, ApiConfig, cut_at_stop, read_call
 from harness_sdk.policies.base import Generation, PolicyError, PromptTooLongError, Request
 from harness_sdk.types import Completion, FinishReason, ParseFailure
+from whale_env.errors import InputError
 from whale_env.types import ToolCall
 
 Server = Literal["openai", "vllm", "sglang", "llama.cpp", "ollama"]
@@ -91,12 +92,12 @@ class OpenAIPolicy:
             retries: Attempts after the first, with growing pauses, where the failure may pass.
 
         Raises:
-            ImportError: The SDK is not installed.
+            MissingPackageError: The SDK is not installed.
             PolicyError: There is no key for OpenAI.
-            ValueError: An argument is out of range.
+            InputError: An argument is out of range.
         """
         if server is not None and server not in SERVERS:
-            raise ValueError(f"unknown server {server!r}. Use one of: {', '.join(SERVERS)}.")
+            raise InputError(f"unknown server {server!r}. Use one of: {', '.join(SERVERS)}.")
         config = ApiConfig("openai", "OPENAI_API_KEY", base_url, concurrency, timeout, retries)
         self._api = ApiClient(config, "AsyncOpenAI", api_key)
         self.model = model
@@ -120,10 +121,10 @@ class OpenAIPolicy:
         """Says that generations must carry token ids; one without is from now on a `PolicyError`.
 
         Raises:
-            ValueError: The server gives none.
+            InputError: The server gives none.
         """
         if not self.supports_training:
-            raise ValueError(self._no_ids())
+            raise InputError(self._no_ids())
         self._must_have_ids = True
 
     async def generate(self, request: Request) -> Generation:

