@@ -1,9 +1,8 @@
 """Equality of parsed answers.
 
-The rules are those of ``docs/verifiers.md``. Numbers are equal when their difference vanishes to 90 digits (exact for
-rationals); expressions when they agree to 40 digits at seeded sample points of both signs, which for the analytic
-functions of the grammar leaves no room for chance (Schwartz 1980, Zippel 1979 for polynomials). The two sides are not
-symmetric: the reference decides what form is asked for. Runs in a worker; neither parses text nor bounds its own time.
+The rules are those of ``docs/verifiers.md``; when two expressions have the same value is decided in `same_value`, for
+equations, inequalities and sets in `relations`. The two sides are not symmetric: the reference decides what form is
+asked for. Runs in a worker; neither parses text nor bounds its own time.
 """
 
 from __future__ import annotations
@@ -20,14 +19,15 @@ from sympy.core.function import AppliedUndef
 
 from whale_env.math.equality.expression import Unreadable, expression
 from whale_env.math.equality.leaf import letter_unit
-from whale_env.math.equality.parse import as_set, parse
+from whale_env.math.equality.parse import parse
+from whale_env.math.equality.relations import same_relation, same_set
+from whale_env.math.equality.same_value import same_expression, same_number
 from whale_env.math.equality.text import canonical, cleaned, without_prose
 from whale_env.math.equality.units import same_unit
 from whale_env.math.equality.values import (
     ANGLE,
     APPROXIMATION,
     CONSTANT,
-    MIN_APPROXIMATION,
     Based,
     Bracketed,
     Choice,
@@ -161,14 +161,14 @@ def same(left: Value, right: Value) -> bool:
     if isinstance(left, Based) or isinstance(right, Based):
         return _same_numeral(left, right)
     if isinstance(left, Relation) and isinstance(right, Relation):
-        return _same_relation(left, right)
+        return same_relation(left, right)
     if any(isinstance(side, sympy.Set | Relation) for side in (left, right)) or _conditions(left) != _conditions(right):
-        return _same_set(left, right)
+        return same_set(left, right)
     if isinstance(left, sympy.MatrixBase) or isinstance(right, sympy.MatrixBase):
         return _same_matrix(left, right)
     if isinstance(left, Items | Finite | Bracketed) or isinstance(right, Items | Finite | Bracketed):
         return _same_items(left, right)
-    return _same_number(left, right)
+    return same_number(left, right)
 
 
 def _unwrapped(value: Value) -> Value:
@@ -195,7 +195,7 @@ def _same_named(left: Value, right: Value) -> bool:
         return same(left.value, value)
     named, other = (left, right) if isinstance(left, Named) else (right, left)
     if isinstance(other, Relation):
-        return other.operators == ("=",) and _same_relation(_as_relation(named), other)
+        return other.operators == ("=",) and same_relation(_as_relation(named), other)
     if isinstance(left, Named):
         return same(left.value, right)
     return same(left, named.value)
@@ -228,7 +228,7 @@ def _same_as_words(left: Value, right: Value) -> bool:
     text, other = (left, right) if isinstance(left, Text) else (right, left)
     words = " ".join(re.findall("[a-z]+", text.words.lower())) if isinstance(text, Text) else ""
     named = next((value for names, value in _NAMED_SETS if words in names), None)
-    return named is not None and _same_set(named, other)
+    return named is not None and same_set(named, other)
 
 
 _NAMED_SETS: tuple[tuple[frozenset[str], Any], ...] = (
@@ -297,131 +297,6 @@ def _same_percent(left_unit: str, left: Value, right_unit: str, right: Value) ->
     if left_unit == "%":
         return right_unit == "" and same(_times(left, hundredth), right)
     return left_unit == "" and same(left, _times(right, hundredth))
-
-
-def _same_number(left: Value, right: Value) -> bool:
-    for decimal, other in ((left, right), (right, left)):
-        if isinstance(decimal, Decimal) and not isinstance(other, Decimal) and _approximates(decimal, other):
-            return True
-    one, two = exact(left), exact(right)
-    if not isinstance(one, sympy.Expr) or not isinstance(two, sympy.Expr):
-        return False
-    return same_expression(one, two)
-
-
-def _approximates(decimal: Decimal, other: Value) -> bool:
-    """Whether a decimal of full precision is the rounding of a value that has no finite decimal form."""
-    target = exact(other)
-    if decimal.digits < MIN_APPROXIMATION or not isinstance(target, sympy.Expr) or target.free_symbols:
-        return False
-    if target.is_Rational and _terminates(int(target.q)):
-        return False
-    difference = sympy.Abs(_evaluated(target - decimal.value, 60))
-    scale = sympy.Abs(_evaluated(target, 20))
-    tolerance = sympy.Max(2 * sympy.Rational(10) ** -decimal.places, scale * sympy.Rational(10) ** -14)
-    return bool(difference.is_number and difference <= tolerance)
-
-
-def _terminates(denominator: int) -> bool:
-    for prime in (2, 5):
-        while denominator % prime == 0:
-            denominator //= prime
-    return denominator == 1
-
-
-def _evaluated(value: Any, digits: int) -> Any:
-    return sympy.sympify(value).evalf(digits, maxn=2000)
-
-
-def same_expression(left: Any, right: Any) -> bool:
-    """Whether two sympy expressions are the same function of their symbols."""
-    if left == right:
-        return True
-    if left.is_Rational and right.is_Rational:
-        return False
-    left, right = _functions_as_symbols([left, right])
-    if left == right:
-        return True
-    if not (left.is_finite or right.is_finite) and (left.has(sympy.oo) or right.has(sympy.oo)):
-        return False
-    symbols = sorted(left.free_symbols | right.free_symbols, key=str)
-    if not symbols:
-        return _vanishes(left - right, left, right, 90)
-    return _agree_at_samples(left, right, symbols)
-
-
-def _functions_as_symbols(values: Sequence[Any]) -> list[Any]:
-    calls = sorted(set().union(*(value.atoms(AppliedUndef) for value in values)), key=str)
-    names = {call: sympy.Symbol(f"call:{sympy.expand(call)}") for call in calls}
-    return [value.xreplace(names) for value in values]
-
-
-def _vanishes(difference: Any, left: Any, right: Any, digits: int) -> bool:
-    value = _evaluated(difference, 15)
-    scale = _evaluated(sympy.Abs(left), 15) + _evaluated(sympy.Abs(right), 15)
-    if not (value.is_number and scale.is_number) or value.has(sympy.nan, sympy.zoo, sympy.oo):
-        return False
-    if scale == 0:
-        return True
-    if sympy.Abs(value) > scale * sympy.Float(10) ** -12:
-        return False
-    # evalf lowers its own precision where a difference cancels to nothing, so both sides are evaluated apart
-    precise = sympy.Abs(left.evalf(digits + 20, maxn=2000) - right.evalf(digits + 20, maxn=2000))
-    return bool(precise <= scale * sympy.Float(10) ** -digits)
-
-
-# Rationals of both signs, below and above one, away from roots of small equations.
-_SAMPLES = (
-    (7, 11), (13, 17), (-5, 13), (23, 7), (-31, 9), (41, 29), (-17, 41), (3, 37), (57, 19 * 5), (-47, 23), (67, 12),
-    (91, 103), (-8, 59), (29, 97), (19, 71),
-)  # fmt: skip
-_WANTED_SAMPLES = 5
-
-
-def _agree_at_samples(left: Any, right: Any, symbols: list[Any]) -> bool:
-    complex_valued = left.has(sympy.I) or right.has(sympy.I)
-    agreed = undefined = 0
-    count = len(_SAMPLES)
-    for start in range(count):
-        point = {
-            symbol: sympy.Rational(*_SAMPLES[(start + 4 * place) % count]) + sympy.Rational(place // 3, 7)
-            for place, symbol in enumerate(symbols)
-        }
-        one, two = left.subs(point), right.subs(point)
-        try:
-            first, second = one.evalf(50, maxn=400), two.evalf(50, maxn=400)
-        except (ValueError, TypeError, ArithmeticError):
-            undefined += 1
-            continue
-        if not (_is_value(first) and _is_value(second)):
-            if _is_value(first) != _is_value(second) and (
-                one.has(sympy.zoo, sympy.nan) != two.has(sympy.zoo, sympy.nan)
-            ):
-                continue
-            undefined += 1
-            continue
-        if not complex_valued and (first.as_real_imag()[1] != 0 or second.as_real_imag()[1] != 0):
-            if first.as_real_imag()[1] != 0 and second.as_real_imag()[1] != 0 and abs(first - second) < 1e-40:
-                continue
-            if start < count - 3:
-                continue
-        scale = abs(first) + abs(second) + sympy.Float(10) ** -30
-        if abs(first - second) > scale * sympy.Float(10) ** -40:
-            return False
-        agreed += 1
-        if agreed >= _WANTED_SAMPLES:
-            return True
-    if agreed >= 2:
-        return True
-    return undefined < count and bool(sympy.simplify(left - right) == 0)
-
-
-def _is_value(number: Any) -> bool:
-    return bool(
-        number.is_number
-        and number.is_finite
-        and all(part.is_Float or part.is_Rational for part in number.as_real_imag())
-    )
 
 
 def _same_numeral(left: Value, right: Value) -> bool:
@@ -568,119 +443,3 @@ def _components(value: Value) -> list[Value] | None:
     if isinstance(value, Bracketed):
         return list(value.items) if value.opening + value.closing == "()" else None
     return list(value) if isinstance(value, sympy.MatrixBase) and 1 in value.shape else None
-
-
-# ---------------------------------------------------------------- relations and sets
-
-
-def _same_relation(left: Relation, right: Relation) -> bool:
-    if len(left.operators) != len(right.operators):
-        return False
-    ones, twos = ([_normal(*step) for step in _steps(side)] for side in (left, right))
-    rest = list(twos)
-    for one in ones:
-        found = next((index for index, two in enumerate(rest) if _same_step(one, two)), None)
-        if found is None:
-            return False
-        del rest[found]
-    return True
-
-
-def _steps(relation: Relation) -> list[tuple[Any, str, Any]]:
-    sides = _functions_as_symbols(relation.sides)
-    return [(*sides[k : k + 1], operator, sides[k + 1]) for k, operator in enumerate(relation.operators)]
-
-
-def _normal(left: Any, operator: str, right: Any) -> tuple[Any, str]:
-    if operator in (">", ">="):
-        return right - left, operator.replace(">", "<")
-    return left - right, operator
-
-
-def _same_step(one: tuple[Any, str], two: tuple[Any, str]) -> bool:
-    (left, operator), (right, other) = one, two
-    if operator != other:
-        return False
-    if left.free_symbols != right.free_symbols:
-        return False
-    if operator == "=":  # an equation keeps its solutions without its denominators
-        left, right = (sympy.numer(sympy.together(side)) for side in (left, right))
-    if same_expression(left, right):
-        return True
-    ratio = sympy.cancel(left / right) if right != 0 else sympy.nan
-    if not ratio.is_number:
-        ratio = sympy.simplify(ratio)
-    if not ratio.is_number or not ratio.is_real or ratio.is_zero:
-        return False
-    return operator in ("=", "!=") or bool(ratio > 0)
-
-
-def _same_set(left: Value, right: Value) -> bool:
-    try:
-        one, two = _solution_set(left), _solution_set(right)
-    except Unreadable:
-        return False
-    if one == two:
-        return True
-    try:
-        return bool((one - two).is_empty and (two - one).is_empty)
-    except (TypeError, ValueError, NotImplementedError):
-        return False
-
-
-def _solution_set(value: Value) -> Any:
-    if isinstance(value, Relation):
-        return _solved(value)
-    if isinstance(value, Items) and all(isinstance(item, Relation) for item in value.items):
-        sets = [_solved(item) for item in value.items]
-        return sympy.Union(*sets) if value.joint == "or" else sympy.Intersection(*sets)
-    if isinstance(value, Items):
-        return as_set(Finite(value.items))
-    if isinstance(value, sympy.Expr | Decimal):
-        return sympy.FiniteSet(exact(value))
-    return as_set(value)
-
-
-def _solved(relation: Relation) -> Any:
-    steps = _steps(relation)
-    symbols = set().union(*(left.free_symbols | right.free_symbols for left, _, right in steps))
-    if len(symbols) != 1:
-        raise Unreadable("a relation in several unknowns")
-    symbol = symbols.pop()
-    real = sympy.Symbol("t", real=True)
-    result: Any = sympy.S.Reals
-    kinds = {"<": sympy.Lt, "<=": sympy.Le, ">": sympy.Gt, ">=": sympy.Ge, "!=": sympy.Ne, "=": sympy.Eq}
-    for left, operator, right in steps:
-        condition = kinds[operator](left.subs(symbol, real), right.subs(symbol, real))
-        if condition in (sympy.true, sympy.false):
-            result = result & (sympy.S.Reals if condition == sympy.true else sympy.S.EmptySet)
-            continue
-        linear = _half_line(left.subs(symbol, real) - right.subs(symbol, real), operator, real)
-        if linear is not None:
-            result = result & linear
-            continue
-        try:
-            if operator in ("=", "!="):
-                roots = sympy.solveset(condition.lhs - condition.rhs, real, sympy.S.Reals)
-                result = result & roots if operator == "=" else result - roots
-            else:
-                result = result & sympy.solve_univariate_inequality(condition, real, relational=False)
-        except (NotImplementedError, ValueError, TypeError) as error:
-            raise Unreadable("an inequality that cannot be solved") from error
-    return result
-
-
-def _half_line(difference: Any, operator: str, symbol: Any) -> Any | None:
-    """The solutions of a linear ``difference operator 0``, which need no general solver; None if it is not linear."""
-    slope = difference.diff(symbol)
-    if slope.free_symbols or not slope.is_number or not slope.is_real or slope.is_zero is not False:
-        return None
-    root = sympy.expand(symbol - difference / slope)
-    if root.free_symbols or not root.is_real:
-        return None
-    if operator in ("=", "!="):
-        point = sympy.FiniteSet(root)
-        return point if operator == "=" else sympy.S.Reals - point
-    below = (operator[0] == "<") == bool(slope > 0)
-    strict = "=" not in operator
-    return sympy.Interval(-sympy.oo, root, True, strict) if below else sympy.Interval(root, sympy.oo, strict, True)
