@@ -151,12 +151,12 @@ class LocalSession:
         """See `Harness.act`."""
         env = EnvTools(specs, step)
         if step.blocking:
-            return checked_text("act", await asyncio.to_thread(self._call, "act", call, env))
-        return checked_text("act", self._call("act", call, env))
+            return cut_text("act", await asyncio.to_thread(self._call, "act", call, env))
+        return cut_text("act", self._call("act", call, env))
 
     async def recover(self, failure: ParseFailure, episode: Episode) -> str | None:
         """See `Harness.recover`."""
-        return checked_optional_text("recover", self._call("recover", failure, episode))
+        return cut_optional_text("recover", self._call("recover", failure, episode))
 
     async def stop(self, episode: Episode) -> str | None:
         """See `Harness.stop`."""
@@ -205,6 +205,8 @@ ROLES = ("system", "user", "assistant", "tool")
 MAX_MESSAGES = 4096
 MAX_PROMPT_CHARS = 4_000_000
 MAX_CALLS = 64
+MAX_TEXT = 64 << 10
+"""Bytes of a reason, a detail, a feedback, or the text that answers a call."""
 MAX_DEPTH = 64
 MAX_ERROR = 3900
 
@@ -227,6 +229,28 @@ def clean_text(value: str) -> str:
 def checked_optional_text(hook: str, value: Any) -> str | None:
     """As `checked_text`, None allowed."""
     return None if value is None else checked_text(hook, value)
+
+
+def cut_text(hook: str, value: Any) -> str:
+    """As `checked_text`, and what is longer than `MAX_TEXT` bytes loses its middle.
+
+    These texts stand in every later prompt and in the record. They often hold what the model or a tool wrote, so that
+    a long one is no fault of the harness: it is cut, with a mark that says how much is missing.
+    """
+    text = checked_text(hook, value)
+    if len(text) <= MAX_TEXT // 4:  # no character takes more than four bytes
+        return text
+    data = text.encode()
+    if len(data) <= MAX_TEXT:
+        return text
+    mark = f"\n[… {len(data) - MAX_TEXT} bytes and more left out …]\n"
+    half = (MAX_TEXT - len(mark.encode())) // 2
+    return data[:half].decode("utf-8", "ignore") + mark + data[-half:].decode("utf-8", "ignore")
+
+
+def cut_optional_text(hook: str, value: Any) -> str | None:
+    """As `cut_text`, None allowed."""
+    return None if value is None else cut_text(hook, value)
 
 
 def checked_tools(value: Any) -> list[ToolSchema]:
@@ -292,11 +316,11 @@ def checked_calls(value: Any) -> list[ToolCall] | ParseFailure:
     """Returns the calls or the failure that `parse` gave, or raises `HarnessError`."""
     if isinstance(value, ParseFailure):
         kind = value.kind if value.kind in ("format", "truncated") else "format"
-        return ParseFailure(checked_text("parse", value.reason), checked_text("parse", value.detail), kind)
+        return ParseFailure(cut_text("parse", value.reason), cut_text("parse", value.detail), kind)
     if not isinstance(value, (list, tuple)) or not all(isinstance(call, ToolCall) for call in value):
         raise HarnessError("parse", f"must return a list of ToolCall or a ParseFailure, not {value!r:.120}")
-    if len(value) > MAX_CALLS:
-        raise HarnessError("parse", f"returned {len(value)} calls; the bound is {MAX_CALLS}")
+    if len(value) > MAX_CALLS:  # as many as the model wrote: its failure, not the harness's
+        return ParseFailure(f"{len(value)} tool calls in one reply; at most {MAX_CALLS} can be carried out")
     return [
         ToolCall(
             checked_text("parse", call.name),

@@ -149,12 +149,16 @@ class Turn:
     def messages(self) -> list[Message]:
         """Returns the turn as messages of the history: what the model said, and what came of it.
 
-        Native calls are answered one by one, each under its own id; others in one message.
+        Native calls are answered one by one, each under its own id; others in one message. Calls beside them that could
+        not be read have no id to be answered under: what is wrong with each is said after the others.
         """
         said: Message = {"role": "assistant", "content": self.completion.text}
         native = self.completion.tool_calls
-        if not native or self.calls != native[: len(self.calls)] or len(self.results) != len(native):
-            answer = self.feedback if self.failure else "\n".join(self.results)
+        taken = bool(self.calls) and self.calls == native[: len(self.calls)]
+        unread = [f"Another call could not be used: {failure.reason}." for failure in self.completion.unread if taken]
+        feedback = [self.feedback] if self.feedback else []
+        if not taken or len(self.results) != len(native):
+            answer = "\n".join([*unread, *(feedback if self.failure else self.results)])
             return [said, {"role": "user", "content": answer or "Continue."}]
         ids = [call.id or f"call_{number}" for number, call in enumerate(native)]
         if self.completion.structured:
@@ -163,8 +167,9 @@ class Turn:
             {"role": "tool", "content": text, "tool_call_id": name}
             for text, name in zip(self.results, ids, strict=True)
         ]
-        more: list[Message] = [{"role": "user", "content": self.feedback}] if self.feedback else []
-        return [said, *answers, *more]
+        more = "\n".join([*unread, *feedback])
+        closing: list[Message] = [{"role": "user", "content": more}] if more else []
+        return [said, *answers, *closing]
 
     def to_json(self) -> dict[str, Any]:
         """Returns the turn as JSON data."""

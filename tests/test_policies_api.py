@@ -336,6 +336,41 @@ def test_a_broken_call_is_text_and_its_neighbours_live(server: Server) -> None:
     assert cut.kind == "truncated" and "answer" in cut.reason
 
 
+@pytest.mark.parametrize("finish", ["length", "content_filter", None])
+@pytest.mark.parametrize("arguments", ["", None, '{"text": "4', "{", '{"text":'])
+def test_a_call_that_was_cut_off_is_not_run(server: Server, finish: str | None, arguments: Any) -> None:
+    calls = [native("answer", '{"text": "5"}', "a"), native("answer", arguments, "b")]
+    server.script = lambda body, number: Reply(chat("", finish, calls))  # type: ignore[arg-type]
+    completion = ask(openai(server))[0].completion
+    assert completion.tool_calls == (ToolCall("answer", {"text": "5"}),)
+    assert [failure.kind for failure in completion.unread] == ["truncated"]
+    server.script = lambda body, number: Reply(chat("", finish, calls[1:]))  # type: ignore[arg-type]
+    completion = ask(openai(server))[0].completion
+    assert not completion.tool_calls and completion.unread[0].kind == "truncated"
+
+
+def test_a_call_that_was_whole_before_the_cut_runs(server: Server) -> None:
+    server.script = lambda body, number: Reply(chat("", "length", [native("answer", '{"text": "5"}')]))
+    assert ask(openai(server))[0].completion.tool_calls == (ToolCall("answer", {"text": "5"}),)
+    server.script = lambda body, number: Reply(chat("", "tool_calls", [native("look", "")]))
+    assert ask(openai(server))[0].completion.tool_calls == (ToolCall("look", {}),)
+
+
+@pytest.mark.parametrize("stop", ["max_tokens", "model_context_window_exceeded"])
+@pytest.mark.parametrize("given", [{}, {"text": "4"}, None])
+def test_a_call_of_claudes_that_was_cut_off_is_not_run(server: Server, stop: str, given: Any) -> None:
+    def use(arguments: Any, call_id: str) -> dict[str, Any]:
+        return {"type": "tool_use", "id": call_id, "name": "answer", "input": arguments}
+
+    blocks = [says("Well"), use({"text": "5"}, "a"), use(given, "b")]
+    server.script = lambda body, number: Reply(claude(*blocks, stop=stop))
+    completion = ask(anthropic(server))[0].completion
+    assert completion.tool_calls == (ToolCall("answer", {"text": "5"}),)
+    assert [failure.kind for failure in completion.unread] == ["truncated"]
+    server.script = lambda body, number: Reply(claude(use({}, "a"), stop="tool_use"))
+    assert ask(anthropic(server))[0].completion.tool_calls == (ToolCall("answer", {}),)
+
+
 @pytest.mark.parametrize("arguments", ['{"a": NaN}', "[" * 100_000, "null", 3, "{'a': 1}"])
 def test_unreadable_arguments_are_a_typed_failure(arguments: Any) -> None:
     failure = read_call("answer", arguments, "id")

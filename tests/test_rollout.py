@@ -13,11 +13,11 @@ import pytest
 import riddles  # registers riddles/Riddles-v0
 
 from harness_sdk import Completion, Episode, Harness, Job, Message, ParseFailure, RolloutConfig, ToolCall, rollout
-from harness_sdk.loader import LoadedHarness, load
+from harness_sdk.loader import LoadedHarness, load, load_source
 from harness_sdk.policies import Generation, PolicyError, Request, ScriptedPolicy
 from harness_sdk.policies.scripted import END
 from harness_sdk.rollout import jobs_for
-from harness_sdk.session import HarnessError, LocalSession, checked_messages
+from harness_sdk.session import HarnessError, LocalSession, checked_messages, cut_text
 from harness_sdk.trajectory import Trajectory, read_jsonl, write_jsonl
 from harness_sdk.types import Turn
 from whale_env.core import EnvHandle
@@ -334,6 +334,99 @@ def test_calls_of_the_text_and_calls_without_an_answer_are_told_in_words() -> No
     assert parsed.messages()[1] == {"role": "user", "content": "right"}
     failed = turn("x", TWO, [], failure=ParseFailure("odd"), feedback="Try again.")
     assert failed.messages()[1] == {"role": "user", "content": "Try again."}
+
+
+def test_a_native_call_that_cannot_be_read_is_answered_beside_its_neighbours() -> None:
+    for structured in (True, False):
+        unread = (ParseFailure("the arguments of hint are not JSON"), ParseFailure("the tool name is empty"))
+        said = Completion("", "stop", tuple(TWO), 0, unread, structured)
+        roles = [(message["role"], message["content"]) for message in Turn(said, tuple(TWO), ("A", "B")).messages()]
+        assert roles == [
+            ("assistant", ""),
+            ("tool", "A"),
+            ("tool", "B"),
+            (
+                "user",
+                "Another call could not be used: the arguments of hint are not JSON.\n"
+                "Another call could not be used: the tool name is empty.",
+            ),
+        ]
+        failed = Turn(said, tuple(TWO), ("A", "B"), ParseFailure("no"), "Try again.")
+        assert failed.messages()[-1]["content"].endswith("the tool name is empty.\nTry again.")
+
+
+def test_more_calls_than_can_be_carried_out_are_the_models_failure() -> None:
+    class Native(ScriptedPolicy):
+        async def generate(self, request: Request) -> Generation:
+            generation = await super().generate(request)
+            calls = tuple(ToolCall("hint", {}, f"call_{i}") for i in range(65))
+            return replace(generation, completion=replace(generation.completion, tool_calls=calls, structured=True))
+
+    class Passing(Harness):
+        def parse(self, completion: Completion, episode: Episode) -> list[ToolCall] | ParseFailure:
+            return list(completion.tool_calls)
+
+    for harness in (trusted(Harness), trusted(Passing), load_source(PASSING)):
+        trajectory = asyncio.run(rollout([Job(harness, TASKS[1])], ENV, Native(["x"])))[0]
+        assert trajectory.score.failure == "format", trajectory.stopped
+        failure = trajectory.turns[0].failure
+        assert failure and failure.reason == "65 tool calls in one reply; at most 64 can be carried out"
+        assert [message["role"] for message in trajectory.calls[1].messages] == ["user", "assistant", "user"]
+
+
+PASSING = """
+from harness_sdk import Harness
+
+
+class Passing(Harness):
+    def parse(self, completion, episode):
+        return list(completion.tool_calls)
+"""
+
+LONG = """
+from harness_sdk import Harness, ParseFailure
+
+
+class Long(Harness):
+    max_failures = 3
+
+    def pack(self, episode):
+        turn = [{"role": "assistant", "content": "."}, {"role": "user", "content": "Go on."}]
+        return [{"role": "user", "content": "?"}, *turn * len(episode.turns)]
+
+    def parse(self, completion, episode):
+        if completion.text == "fail":
+            return ParseFailure("é" * 99999, "d" * 99999)
+        return super().parse(completion, episode)
+
+    def act(self, call, env):
+        return env.step(call).text + "r" * 900000
+
+    def recover(self, failure, episode):
+        return "\U0001f600" * 99999
+"""
+
+
+@pytest.mark.parametrize("caged", [False, True])
+def test_what_is_kept_of_a_turn_is_bounded(caged: bool, tmp_path: Path) -> None:
+    file = tmp_path / "long.py"
+    file.write_text(LONG)
+    job = Job(load(file, not caged), TASKS[1])
+    trajectory = asyncio.run(rollout([job], ENV, ScriptedPolicy(["fail", "<answer>2</answer>"])))[0]
+    turns = trajectory.turns
+    assert turns[0].failure and turns[0].feedback
+    texts = [turns[0].failure.reason, turns[0].failure.detail, turns[0].feedback, *turns[-1].results]
+    assert len(texts) == 4, trajectory.stopped
+    for text in texts:
+        assert 65_000 < len(text.encode()) <= 64 << 10 and " bytes and more left out …]" in text
+    assert turns[0].feedback[0] == turns[0].feedback[-1] == "\U0001f600"  # both ends are kept, no character is halved
+
+
+def test_a_text_within_its_bound_is_kept_as_it_is() -> None:
+    for text in ("", "x" * (64 << 10), "é" * (32 << 10)):
+        assert cut_text("act", text) == text
+    with pytest.raises(HarnessError, match="must return a string"):
+        cut_text("act", 3)
 
 
 def test_a_native_call_that_cannot_be_read_says_why() -> None:

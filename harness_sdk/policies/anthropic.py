@@ -137,6 +137,7 @@ class AnthropicPolicy:
         asked = sum(int(usage.get(kind) or 0) for kind in kinds)
         if asked > request.max_prompt_tokens:
             raise PromptTooLongError(asked, request.max_prompt_tokens)
+        finish = _FINISH.get(str(answer.get("stop_reason")), "abort")
         text = ""
         calls: list[ToolCall] = []
         unread: list[ParseFailure] = []
@@ -145,7 +146,10 @@ class AnthropicPolicy:
             if block.get("type") == "text":
                 text += str(block.get("text") or "")
             elif block.get("type") == "tool_use":
-                call = read_call(block.get("name"), block.get("input"), str(block.get("id") or f"call_{number}"))
+                call_id = str(block.get("id") or f"call_{number}")
+                # The server gives what it has of a call that is cut off as an object, empty or not.
+                given = None if finish != "stop" and number == len(blocks) - 1 else block.get("input")
+                call = read_call(block.get("name"), given, call_id, cut=given is None)
                 if isinstance(call, ParseFailure):
                     text += f"\n<tool_call>{json.dumps([block.get('name'), block.get('input')])}"
                     unread.append(call)
@@ -155,7 +159,6 @@ class AnthropicPolicy:
         if answer.get("stop_reason") == "stop_sequence" and isinstance(matched, str) and not text.endswith(matched):
             text += matched
         text, stopped = cut_at_stop(text, request.stop)
-        finish = _FINISH.get(str(answer.get("stop_reason")), "abort")
         tokens = int(usage.get("output_tokens") or 0)
         said = Completion(text, "stop" if stopped else finish, tuple(calls), tokens, tuple(unread), bool(calls))
         return Generation(said)

@@ -219,17 +219,24 @@ def _retry_after(headers: Mapping[str, str]) -> float | None:
         return None
 
 
-def read_call(name: Any, arguments: Any, call_id: str) -> ToolCall | ParseFailure:
+def read_call(name: Any, arguments: Any, call_id: str, *, cut: bool = False) -> ToolCall | ParseFailure:
     """Reads a native tool call.
 
     Args:
         name: The tool's name.
-        arguments: An object, or JSON text of one.
+        arguments: An object, or JSON text of one; no text is an empty object, for tools without arguments.
         call_id: The call's id.
+        cut: Whether the reply was cut off in this call: what is not whole is ``truncated`` then, and no text is not
+            an empty object.
 
     Returns:
         The call, or why it cannot be read. Never raises.
     """
+    if cut:
+        whole = read_call(name, arguments, call_id) if arguments not in (None, "") else None
+        if isinstance(whole, ToolCall):
+            return whole
+        return ParseFailure(f"the reply was cut off in the call of {name}", str(arguments or "")[:200], "truncated")
     if not isinstance(name, str) or not name:
         return ParseFailure("the tool name is empty: give the name of a tool", str(name)[:200])
     if isinstance(arguments, str):

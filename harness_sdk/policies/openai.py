@@ -203,7 +203,7 @@ class OpenAIPolicy:
             raise PromptTooLongError(asked, request.max_prompt_tokens)
 
         finish = _FINISH.get(str(choice.get("finish_reason")), "abort")
-        calls, broken, unread = _calls(message.get("tool_calls"), cut=finish == "length")
+        calls, broken, unread = _calls(message.get("tool_calls"), cut=finish != "stop")
         text = "\n".join(filter(None, [_text(message.get("content")), *broken]))
         matched = choice.get("stop_reason", choice.get("matched_stop"))
         if isinstance(matched, str) and matched in request.stop and not text.endswith(matched):
@@ -241,17 +241,18 @@ def _calls(value: Any, *, cut: bool) -> tuple[tuple[ToolCall, ...], list[str], t
     broken: list[str] = []
     unread: list[ParseFailure] = []
     seen: set[str] = set()
-    for number, item in enumerate(value if isinstance(value, list) else []):
+    items = value if isinstance(value, list) else []
+    for number, item in enumerate(items):
         item = item if isinstance(item, dict) else {}
         function = item.get("function")
         function = function if isinstance(function, dict) else {}
         given = item.get("id")
         call_id = given if isinstance(given, str) and given and given not in seen else f"call_{number}"
         seen.add(call_id)
-        call = read_call(function.get("name"), function.get("arguments"), call_id)
+        call = read_call(function.get("name"), function.get("arguments"), call_id, cut=cut and number == len(items) - 1)
         if isinstance(call, ParseFailure):
             broken.append(f'<tool_call>{{"name": "{function.get("name")}", "arguments": {function.get("arguments")}}}')
-            unread.append(replace(call, kind="truncated") if cut else call)
+            unread.append(call)
         else:
             calls.append(call)
     return tuple(calls), broken, tuple(unread)

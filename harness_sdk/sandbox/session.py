@@ -23,8 +23,9 @@ from harness_sdk.session import (
     checked_calls,
     checked_messages,
     checked_optional_text,
-    checked_text,
     checked_tools,
+    cut_optional_text,
+    cut_text,
 )
 from harness_sdk.types import Completion, Episode, Message, ParseFailure, ToolSchema, Turn
 from whale_env.sandbox import spawn
@@ -112,12 +113,12 @@ class CagedSession:
         if self._sent.specs is not specs:
             request["specs"] = [spec.to_json() for spec in specs]
             self._sent.specs = specs
-        return checked_text("act", await self._call("act", request, step))
+        return cut_text("act", await self._call("act", request, step))
 
     async def recover(self, failure: ParseFailure, episode: Episode) -> str | None:
         """See `Harness.recover`."""
         request = {"failure": failure.to_json(), "episode": self._sent.delta(episode)}
-        return checked_optional_text("recover", await self._call("recover", request))
+        return cut_optional_text("recover", await self._call("recover", request))
 
     async def stop(self, episode: Episode) -> str | None:
         """See `Harness.stop`."""

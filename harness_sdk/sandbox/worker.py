@@ -24,8 +24,9 @@ from harness_sdk.session import (
     checked_calls,
     checked_messages,
     checked_optional_text,
-    checked_text,
     checked_tools,
+    cut_optional_text,
+    cut_text,
     described,
 )
 from harness_sdk.types import Completion, Episode, ParseFailure, StepResult, Turn
@@ -146,13 +147,13 @@ class _Hooks:
         step = _Step(self, self._acting)
         try:
             call, env = ToolCall.from_json(request["call"]), cast(Tools, EnvTools(self._specs, step))
-            return checked_text("act", self._harness.act(call, env))
+            return cut_text("act", self._harness.act(call, env))
         finally:
             self._acting = 0
 
     def _recover(self, request: dict[str, Any]) -> Any:
         failure = ParseFailure.from_json(request["failure"])
-        return checked_optional_text("recover", self._harness.recover(failure, self._episode(request)))
+        return cut_optional_text("recover", self._harness.recover(failure, self._episode(request)))
 
     def _stop(self, request: dict[str, Any]) -> Any:
         return checked_optional_text("stop", self._harness.stop(self._episode(request)))
