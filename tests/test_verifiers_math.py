@@ -424,7 +424,7 @@ def test_boxes_are_found_in_linear_time(piece: str) -> None:
     ],
 )
 def test_reading_takes_no_exponential_time(text: str) -> None:
-    from whale_env.math.equality.expression import Unreadable
+    from whale_env.math.equality.grammar import Unreadable
     from whale_env.math.equality.parse import parse
 
     started = time.process_time()

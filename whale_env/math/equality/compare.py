@@ -17,7 +17,8 @@ from typing import Any
 import sympy
 from sympy.core.function import AppliedUndef
 
-from whale_env.math.equality.expression import Unreadable, expression
+from whale_env.math.equality.expression import expression
+from whale_env.math.equality.grammar import Unreadable
 from whale_env.math.equality.leaf import letter_unit
 from whale_env.math.equality.parse import parse
 from whale_env.math.equality.relations import same_relation, same_set

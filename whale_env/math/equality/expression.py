@@ -15,133 +15,29 @@ from typing import Any
 import sympy
 from sympy.core.function import AppliedUndef
 
+from whale_env.math.equality.grammar import (
+    CONSTANTS,
+    FUNCTIONS,
+    GREEK,
+    INVERSE,
+    LOGARITHMS,
+    OF_SETS,
+    STARTS,
+    STOPS,
+    UNKNOWN_FUNCTIONS,
+    Unreadable,
+    absolute,
+    binomial,
+    divide,
+    factorial,
+    raise_to,
+    split_tokens,
+)
 from whale_env.math.equality.values import CONSTANT, Items, marked
 
-_MAX_POWER_BITS = 200_000
-_MAX_FACTORIAL = 3_000
 _MAX_TERMS = 2_000
 _MAX_DEPTH = 700
 _MAX_ITEMS = 300
-
-
-class Unreadable(ValueError):
-    """The text is not in the grammar, or evaluating it would explode."""
-
-
-# ---------------------------------------------------------------- tokens
-
-_TOKEN = re.compile(
-    r"\s*(?:(?P<number>[0-9]+(?:\.[0-9]+)?|\.[0-9]+)|(?P<command>\\[A-Za-z]+|\\[{}])"
-    r"|(?P<word>[A-Za-z]+)|(?P<sign>[-+*/^_(){}\[\]|!',<>=&:]))"
-)
-# longer names before their prefixes
-_WORD_PATTERN = (
-    "arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|cot|sec|csc|sqrt|log|ln|lg|exp|infinity|infty|inf|oo|pi"
-    "|abs|max|min|gcd|lcm|det"
-)
-WORDS = frozenset(_WORD_PATTERN.split("|"))
-_WORD_START = re.compile(_WORD_PATTERN)
-_WORD_COMMAND = {"infinity": "infty", "inf": "infty", "oo": "infty"}
-
-
-def _tokens(text: str) -> list[str]:
-    tokens: list[str] = []
-    position = 0
-    text = text.strip()
-    while position < len(text):
-        match = _TOKEN.match(text, position)
-        if not match:
-            raise Unreadable(f"unexpected {text[position : position + 10]!r}")
-        position = match.end()
-        word = match.group("word")
-        if word is None:
-            tokens.append(match.group().strip())
-            continue
-        while word:
-            known = _WORD_START.match(word)
-            if known:
-                name = known.group()
-                tokens.append("\\" + _WORD_COMMAND.get(name, name))
-                word = word[known.end() :]
-            else:
-                tokens.append(word[0])
-                word = word[1:]
-    return tokens
-
-
-# ---------------------------------------------------------------- guarded arithmetic
-
-
-def _power(base: Any, exponent: Any) -> Any:
-    if isinstance(base, sympy.MatrixBase):
-        if exponent in (sympy.Symbol("T"), sympy.Symbol("top")):
-            return base.T
-        if not (exponent.is_Integer and abs(int(exponent)) <= 100 and base.is_square):
-            raise Unreadable("a matrix power beyond reason")
-        return base**exponent
-    if exponent.is_number and exponent.is_finite:
-        size = abs(sympy.Float(exponent.evalf(5))) if exponent.is_real else 0
-        if base.is_Rational:
-            bits = max(int(abs(base.p)).bit_length(), int(base.q).bit_length())
-            if size * max(bits - 1, 1) > _MAX_POWER_BITS and base not in (0, 1, -1):
-                raise Unreadable("a power too large to write out")
-        elif size > 10_000:
-            raise Unreadable("a power too large to write out")
-    return base**exponent
-
-
-def _factorial(value: Any, *, double: bool = False) -> Any:
-    if value.is_Integer and not 0 <= value <= _MAX_FACTORIAL:
-        raise Unreadable("a factorial too large to write out")
-    return sympy.factorial2(value) if double else sympy.factorial(value)
-
-
-def _binomial(upper: Any, lower: Any) -> Any:
-    if upper.is_number and not (upper.is_Rational and abs(upper) <= 10_000):
-        raise Unreadable("a binomial too large to write out")
-    return sympy.binomial(upper, lower)
-
-
-def _divide(above: Any, below: Any) -> Any:
-    if isinstance(below, sympy.MatrixBase) or below == 0:
-        raise Unreadable("a division by zero or by a matrix")
-    return above / below
-
-
-def _absolute(value: Any) -> Any:
-    return value.norm() if isinstance(value, sympy.MatrixBase) else sympy.Abs(value)
-
-
-_FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "\\sin": sympy.sin, "\\cos": sympy.cos, "\\tan": sympy.tan, "\\cot": sympy.cot, "\\sec": sympy.sec,
-    "\\csc": sympy.csc, "\\arcsin": sympy.asin, "\\arccos": sympy.acos, "\\arctan": sympy.atan,
-    "\\sinh": sympy.sinh, "\\cosh": sympy.cosh, "\\tanh": sympy.tanh, "\\ln": sympy.log, "\\log": sympy.log,
-    "\\lg": lambda value: sympy.log(value, 10), "\\exp": sympy.exp, "\\abs": _absolute,
-    "\\max": sympy.Max, "\\min": sympy.Min,
-    "\\gcd": lambda *values: sympy.gcd(list(values)), "\\lcm": lambda *values: sympy.lcm(list(values)),
-}  # fmt: skip
-_LOGARITHMS = frozenset({"\\ln", "\\log", "\\lg", "\\exp"})
-_OF_SETS = frozenset({"\\max", "\\min", "\\gcd", "\\lcm"})
-_INVERSE = {"\\sin": sympy.asin, "\\cos": sympy.acos, "\\tan": sympy.atan}
-_GREEK_PATTERN = (
-    "alpha|beta|gamma|delta|epsilon|zeta|eta|theta|iota|kappa|lambda|mu|nu|xi|rho|sigma|tau|upsilon|phi|chi|psi|omega"
-    "|Gamma|Delta|Theta|Lambda|Xi|Pi|Sigma|Phi|Psi|Omega|ell|hbar|angle|triangle|square|aleph|top"
-)
-_GREEK = frozenset(_GREEK_PATTERN.split("|"))
-_CONSTANTS: dict[str, Any] = {
-    "\\pi": sympy.pi, "\\infty": sympy.oo, "e": sympy.E, "i": sympy.I, "\\ldots": sympy.Symbol("\\ldots"),
-}  # fmt: skip
-_UNKNOWN_FUNCTIONS = frozenset("fghFGHPWQ")
-_STARTS = frozenset(
-    {"(", "{", "[", "|", "\\frac", "\\sqrt", "\\binom", "\\lfloor", "\\lceil", "\\sum", "\\prod", "\\int"}
-    | {"\\begin", "\\det", "\\overline", "\\bar", "\\lim"}
-    | _FUNCTIONS.keys()
-    | _CONSTANTS.keys()
-    | {f"\\{name}" for name in _GREEK}
-)
-_STOPS = frozenset({")", "}", "]", ",", "&", "\\}", "\\rfloor", "\\rceil", "<", ">", "="})
-
-
 _LITERAL = re.compile(r"[({]*[-+]?[({]*(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)[)}]*")
 _POWER_OF_TEN = re.compile(r"10\^(?:[({]*[-+]?[0-9]+[)}]*)")
 
@@ -183,7 +79,7 @@ class _Reader:
 
     def divided(self, above: Any, below: Any, *, literal: bool) -> Any:
         """A quotient, marked unless it can pass for a fraction: of two literal numbers, and no whole number."""
-        value = _divide(above, below)
+        value = divide(above, below)
         whole = value.is_Integer and below not in (1, -1)
         if _is_numeric(value) and above.is_Rational and below.is_Rational and (whole or not literal):
             self.marks.add("division")
@@ -283,9 +179,9 @@ class _Reader:
         return self.at - start < 8 and _POWER_OF_TEN.fullmatch("".join(self.tokens[start : self.at])) is not None
 
     def starts_atom(self, token: str) -> bool:
-        if not token or token in _STOPS or (token == "|" and self.bars):
+        if not token or token in STOPS or (token == "|" and self.bars):
             return False
-        return token in _STARTS or token[0] in "0123456789." or (len(token) == 1 and token.isalpha())
+        return token in STARTS or token[0] in "0123456789." or (len(token) == 1 and token.isalpha())
 
     def factor(self, *, signed: bool = False) -> Any:
         if signed and self.peek() in ("-", "+"):
@@ -301,9 +197,9 @@ class _Reader:
                 self.take()
                 if self.peek() == "!":
                     self.take()
-                    value = self.worked("factorial", _factorial(value, double=True), always=True)
+                    value = self.worked("factorial", factorial(value, double=True), always=True)
                 else:
-                    value = self.worked("factorial", _factorial(value), always=True)
+                    value = self.worked("factorial", factorial(value), always=True)
             elif token == "^" and self.peek(1) == "\\circ":
                 self.at += 2
                 value = value * sympy.pi / 180
@@ -320,7 +216,7 @@ class _Reader:
 
     def raised(self, base: Any, exponent: Any, *, ten: Callable[[], bool] = lambda: False) -> Any:
         """A power; ten to a whole number and powers of a constant need no more work, others of numbers do."""
-        value = _power(base, exponent)
+        value = raise_to(base, exponent)
         if isinstance(base, sympy.MatrixBase):
             self.marks.add("power")
         elif not ten():
@@ -363,12 +259,12 @@ class _Reader:
         if method:
             self.take()
             return method(self)
-        if token in _FUNCTIONS:
+        if token in FUNCTIONS:
             return self.function()
-        if token in _CONSTANTS and self.peek(1) != "_":
+        if token in CONSTANTS and self.peek(1) != "_":
             self.take()
-            return self.worked("", _CONSTANTS[token]) if token != "\\infty" else sympy.oo
-        if (len(token) == 1 and token.isalpha()) or token[1:] in _GREEK:
+            return self.worked("", CONSTANTS[token]) if token != "\\infty" else sympy.oo
+        if (len(token) == 1 and token.isalpha()) or token[1:] in GREEK:
             return self.symbol()
         raise Unreadable(f"unexpected {token!r}")
 
@@ -401,7 +297,7 @@ class _Reader:
         value = self.sum()
         self.bars -= 1
         self.take("|")
-        return self.worked("function", _absolute(value), always=True)
+        return self.worked("function", absolute(value), always=True)
 
     def symbol(self) -> Any:
         name = self.take().lstrip("\\")
@@ -413,7 +309,7 @@ class _Reader:
         while self.peek() == "'":
             self.take()
             name += "'"
-        if name[0] in _UNKNOWN_FUNCTIONS and self.peek() == "(":
+        if name[0] in UNKNOWN_FUNCTIONS and self.peek() == "(":
             return sympy.Function(name)(*self.arguments("(", ")"))
         return sympy.Symbol(name)
 
@@ -459,18 +355,18 @@ class _Reader:
 
     def function(self) -> Any:
         name = self.take()
-        function = _FUNCTIONS[name]
+        function = FUNCTIONS[name]
         base = power = None
         while self.peek() in ("_", "^") and not (self.peek() == "^" and self.peek(1) == "\\circ"):
             if self.take() == "_":
                 base = self.argument()
             else:
                 power = self.argument(signed=True)
-        if power == -1 and name in _INVERSE:
-            function, power = _INVERSE[name], None
+        if power == -1 and name in INVERSE:
+            function, power = INVERSE[name], None
         if self.peek() == "(":
             values = self.arguments("(", ")")
-        elif self.peek() == "\\{" and name in _OF_SETS:
+        elif self.peek() == "\\{" and name in OF_SETS:
             values = self.arguments("\\{", "\\}")
         elif self.peek() == "{":
             values = [self.group("{", "}")]
@@ -483,7 +379,7 @@ class _Reader:
         else:
             value = function(*values)
         # a logarithm may well be the simplest form of a number, other functions of numbers are to be worked out
-        self.worked("function", value, always=name not in _LOGARITHMS)
+        self.worked("function", value, always=name not in LOGARITHMS)
         return value if power is None else self.raised(value, power)
 
     def loose_argument(self) -> Any:
@@ -491,10 +387,10 @@ class _Reader:
         value = self.factor(signed=True)
         while True:
             token = self.peek()
-            if token in _FUNCTIONS or token in ("(", "[") or not self.starts_atom(token):
+            if token in FUNCTIONS or token in ("(", "[") or not self.starts_atom(token):
                 if token == "/" and self.peek(1) not in ("(", "{", ""):
                     self.take()
-                    value = _divide(value, self.factor())
+                    value = divide(value, self.factor())
                     continue
                 return value
             value = value * self.factor()
@@ -525,7 +421,7 @@ class _Reader:
 
     def choose(self) -> Any:
         upper = self.argument()
-        return self.worked("binomial", _binomial(upper, self.argument()), always=True)
+        return self.worked("binomial", binomial(upper, self.argument()), always=True)
 
     def floor(self) -> Any:
         value = self.sum()
@@ -673,7 +569,7 @@ def expression(text: str) -> Any:
     text = _SCIENTIFIC.sub(r"\1*10^{\2}", text)
     text = _ROW.sub(r"\\row ", text).replace("%", " ")
     text = _MIXED.sub(_mixed, text)
-    tokens = _tokens(text)
+    tokens = split_tokens(text)
     branches = min(tokens.count("\\pm") or ("\\mp" in tokens), 4)
     values: list[Any] = []
     for code in range(2**branches):

@@ -12,7 +12,8 @@ from typing import Any
 import sympy
 from sympy.core.function import AppliedUndef
 
-from whale_env.math.equality.expression import Unreadable, expression, finite
+from whale_env.math.equality.expression import expression, finite
+from whale_env.math.equality.grammar import Unreadable
 from whale_env.math.equality.values import (
     ANGLE,
     APPROXIMATION,

@@ -13,7 +13,7 @@ from typing import Any
 
 import sympy
 
-from whale_env.math.equality.expression import WORDS, Unreadable
+from whale_env.math.equality.grammar import WORDS, Unreadable
 from whale_env.math.equality.leaf import TEXT_ONLY, depths, grouped, leaf
 from whale_env.math.equality.text import cleaned, without_prose
 from whale_env.math.equality.values import (

@@ -6,7 +6,7 @@ from typing import Any
 
 import sympy
 
-from whale_env.math.equality.expression import Unreadable
+from whale_env.math.equality.grammar import Unreadable
 from whale_env.math.equality.parse import as_set
 from whale_env.math.equality.same_value import functions_as_symbols, same_expression
 from whale_env.math.equality.values import Decimal, Finite, Items, Relation, Value, exact
