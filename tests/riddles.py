@@ -12,7 +12,7 @@ from whale_env.types import Split
 
 TEXT = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
 TOOLS = (
-    ToolSpec("answer", "Gives the final answer.", TEXT, commits=True),
+    ToolSpec("answer", "Gives the final answer, written <answer>…</answer>.", TEXT, commits=True),
     ToolSpec("hint", "Gives a hint.", {"type": "object", "properties": {}}),
 )
 

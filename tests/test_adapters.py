@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import subprocess
 import sys
 import time
@@ -17,10 +18,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import whale_env
-from harness_sdk import RolloutConfig, ScriptedPolicy, jobs_for, load, rollout
+from harness_sdk import Completion, Harness, RolloutConfig, ScriptedPolicy, jobs_for, load, rollout
+from harness_sdk.types import Episode
 from whale_env import ToolCall, UnknownEnvError
 from whale_env.adapters import action_forms, gymnasium_env, reasoning_env, space_text
-from whale_env.adapters.foreign_env import MAX_INVALID, SEEDS
+from whale_env.adapters.foreign_env import MAX_STEPS, SEEDS
 from whale_env.registry import load_plugins
 from whale_env.testing import Subject, check_domain, problems
 from whale_env.types import SPLITS, Task
@@ -72,7 +74,9 @@ def begun(env: str, **kwargs: Any) -> Any:
 def test_a_walk_over_the_lake() -> None:
     env = gymnasium_env("FrozenLake-v1", is_slippery=False)
     first, _ = env.reset(options={"task": "0"})
-    assert "[red S]FFF\nFHFH\nFFFH\nHFFG" in first.text and first.text.endswith("Actions: left, down, right, up")
+    assert "[red S]FFF\nFHFH\nFFFH\nHFFG" in first.text and first.text.endswith(
+        "Actions: left, down, right, up\nWrite one as <act>…</act>."
+    )
     assert first.data["actions"] == [{"action": name} for name in ("left", "down", "right", "up")]
     results = [env.step(ToolCall("act", {"action": name})) for name in THROUGH]
     assert [result[1:3] for result in results] == [(0.0, False)] * 5 + [(1.0, True)]
@@ -94,7 +98,71 @@ def test_max_steps_is_the_foreign_environments_limit_too() -> None:
     env.reset(seed=0)
     ends = [env.step(ToolCall("act", {"action": "up"}))[2] for _ in range(2)]
     assert ends == [False, True] and env.score().failure == "wrong"
-    assert env.domain.spec.max_steps == 2 + MAX_INVALID
+    assert env.domain.spec.max_steps == 2
+
+
+@pytest.mark.parametrize(
+    ("env", "steps"),
+    [
+        ("FrozenLake-v1", 100),
+        ("FrozenLake8x8-v1", 200),
+        ("CartPole-v1", 500),
+        ("Taxi-v4", 200),
+        ("MountainCar-v0", 200),
+        ("Blackjack-v1", MAX_STEPS),
+        ("CliffWalking-v1", MAX_STEPS),
+    ],
+)
+def test_a_domain_says_how_many_actions_there_are(env: str, steps: int) -> None:
+    made = gymnasium_env(env)
+    assert made.domain.spec.max_steps == steps
+    spec = gym.registry[env]
+    assert spec.max_episode_steps in (None, steps)
+
+
+def test_invalid_calls_take_no_actions_away() -> None:
+    env = gymnasium_env("CartPole-v1", max_steps=5)
+    env.reset(seed=0, options={"task": "0"})
+    ends = []
+    for place in range(5):
+        assert env.step(ToolCall("act", {"action": "up"}))[4]["error"]
+        ends.append(env.step(ToolCall("act", {"action": ("left", "right")[place % 2]}))[2:4])
+    assert ends == [(False, False)] * 4 + [(True, False)]
+    assert env.score().metrics["actions"] == 5
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "form", "written", "arguments"),
+    [
+        (LAKE, "<act>…</act>", "<act>left</act>", {"action": "left"}),
+        ({"env": "adapters/Words-v0"}, "<act>…</act>", "<act>abc</act>", {"action": "abc"}),
+        ({"env": "adapters/Many-v0"}, None, None, None),
+        ({"env": "adapters/Mixed-v0", "names": {"move": ["a", "b", "c"]}}, None, None, None),
+    ],
+)
+def test_the_model_is_told_how_to_write_an_action(
+    kwargs: dict[str, Any], form: str | None, written: str | None, arguments: dict[str, Any] | None
+) -> None:
+    env = gymnasium_env(**{"threshold": 1, **kwargs})
+    first, _ = env.reset(seed=0)
+    tool = env.tools[0]
+    call = env.action_space.sample()
+    values = arguments or call.arguments
+    if written is None:
+        value = values if len(values) > 1 else next(iter(values.values()))
+        written = f"<act>{value if isinstance(value, str) else json.dumps(value)}</act>"
+    assert f"{form or '<act>'}" in first.text and "</act>" in first.text and "<act>" in tool.description
+    completion = Completion("Well: " + written)
+    episode = Episode(env.task("0"), env.tools, first, first, (), False)
+    assert Harness().parse(completion, episode) == [ToolCall("act", values)]
+    env.step(ToolCall("act", values))
+
+
+def test_several_arguments_are_told_as_an_object() -> None:
+    first, _ = gymnasium_env("adapters/Mixed-v0", threshold=1, names={"move": ["a", "b", "c"]}).reset(seed=0)
+    told = "deep.n: 3 to 6 characters.\ndials: 2 whole numbers; in order: 0 to 1, 0 to 4.\nmove: a, b, c\nsay: 3 to 6"
+    assert told in first.text
+    assert first.text.endswith('<act>{"deep": {"n": "…"}, "dials": […], "move": "…", "say": "…"}</act>.')
 
 
 def test_seeds_are_the_tasks_and_splits_share_none() -> None:

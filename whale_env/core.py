@@ -46,8 +46,8 @@ class DomainSpec:
     Attributes:
         name: Short name (``"chess"``).
         tools: The primitives it offers.
-        max_steps: Hard cap on environment steps in an episode; then it is truncated.
-        max_invalid: Hard cap on invalid calls; the episode ends there as ``illegal``.
+        max_steps: Hard cap on valid calls in an episode; then it is truncated. Say what a player may need.
+        max_invalid: Hard cap on invalid calls, which do not count as steps; the episode ends there as ``illegal``.
         blocking: Whether a step may take long (a subprocess, a network call), so that it is run off the event loop.
         easy: A setting that a small model can begin on.
         baseline: The harness to begin with, as ``module:Class``; a name only, nothing is imported.
@@ -222,9 +222,9 @@ class ToolEnv(gym.Env[Observation, ToolCall]):
         session = self._live()
         if self._over:
             return session.observe(), 0.0, True, False, {"error": "the episode is over; call reset()"}
-        self._steps += 1
         error = self._calls.error(action)
         outcome = Outcome(session.observe(), error) if error else session.apply(action)
+        self._steps += outcome.error is None
         self._invalid += outcome.error is not None
         truncated = False
         if outcome.done:

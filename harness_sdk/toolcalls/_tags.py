@@ -1,7 +1,8 @@
 """One tag, one action: ``<search>…</search>``, ``<python>…</python>``, ``<answer>…</answer>``. One string argument.
 
-A turn takes one action: the first one that can be read. What a model writes after it was written without seeing its
-result. An answer is the exception: a turn that answers means its last answer, as the verifier reads it.
+A tool that needs several arguments takes them as a JSON object. A turn takes one action: the first one that can be
+read. What a model writes after it was written without seeing its result. An answer is the exception: a turn that
+answers means its last answer, as the verifier reads it.
 """
 
 from __future__ import annotations
@@ -164,12 +165,24 @@ class _Reader:
             return ParseFailure(f"<{name}> takes nothing between its tags", excerpt(content))
         raw = content.removeprefix("\n").removesuffix("\n") if argument == _CODE else content.strip()
         tool = self.tools.get(name) if self.tools is not None else None
+        if tool is not None and len(_schema.required(tool)) > 1:
+            return self._several(tool, raw)
         types = _schema.types_of(tool, argument)
         try:
             value = _schema.from_text(raw, types)
         except ValueError as error:
             return _schema.wrong_type(name, argument, types, f"{excerpt(raw)!r} {error}")
         return _schema.checked(name, {argument: value}, None if tool is None else self.tools)
+
+    def _several(self, tool: ToolSpec, content: str) -> ToolCall | ParseFailure:
+        """Returns the call of a tool that needs several arguments, which stand between the tags as a JSON object."""
+        try:
+            arguments = _schema.from_text(content, frozenset(["object"]))
+        except ValueError as error:
+            members = ", ".join(f'"{name}": …' for name in _schema.required(tool))
+            reason = f"<{tool.name}> takes a JSON object, <{tool.name}>{{{members}}}</{tool.name}>"
+            return ParseFailure(f"{reason}: {excerpt(content)!r} {error}", excerpt(content))
+        return _schema.checked(tool.name, arguments, self.tools)
 
 
 def _only_argument(tool: ToolSpec) -> str | None:

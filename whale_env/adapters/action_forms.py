@@ -64,6 +64,50 @@ def choices(space: spaces.Space[Any], names: Names = None) -> list[str]:
     return list(names) if names else [str(first + place) for place in range(int(space.n))]
 
 
+def instructions(tool: str, space: spaces.Space[Any], names: Names = None) -> str:
+    """Returns in words what actions there are and how one is written.
+
+    Args:
+        tool: Name of the tool that takes an action.
+        space: The action space.
+        names: Names of its discrete actions.
+    """
+    schema = parameters(space, names)
+    form = written(tool, schema)
+    if listed := choices(space, names):
+        return f"Actions: {', '.join(listed)}\nWrite one as {form}."
+    return "\n".join([*_members(schema), f"Write your action as {form}."])
+
+
+def _members(schema: Mapping[str, Any], path: str = "") -> Iterator[str]:
+    """Yields what each argument may be, a line each."""
+    for name, part in schema["properties"].items():
+        if part["type"] == "object":
+            yield from _members(part, f"{path}{name}.")
+        else:
+            yield f"{path}{name}: {part['description'] if 'description' in part else ', '.join(part['enum'])}"
+
+
+def written(tool: str, schema: Mapping[str, Any]) -> str:
+    """Returns the form of a call in tags: the single argument stands between them, several as a JSON object."""
+    properties: Mapping[str, Any] = schema["properties"]
+    if len(properties) != 1:
+        return f"<{tool}>{_form(schema)}</{tool}>"
+    return f"<{tool}>{_form(next(iter(properties.values())))}</{tool}>"
+
+
+def _form(schema: Mapping[str, Any], *, inside: bool = False) -> str:
+    match schema["type"]:
+        case "object":
+            members = (f'"{name}": {_form(part, inside=True)}' for name, part in schema["properties"].items())
+            return f"{{{', '.join(members)}}}"
+        case "array":
+            return "[…]"
+        case "string" if inside:
+            return '"…"'
+    return "…"
+
+
 def leaves(value: Json) -> Iterator[Json]:
     """Yields the single values within a call's arguments, which the model must have said one by one."""
     if isinstance(value, Mapping):

@@ -19,7 +19,7 @@ from typing import Any
 
 import gymnasium as gym
 
-from whale_env.adapters.action_forms import Names, action_of, choices, leaves, parameters
+from whale_env.adapters.action_forms import Names, action_of, choices, instructions, leaves, parameters, written
 from whale_env.adapters.known_envs import KNOWN, Notes
 from whale_env.adapters.space_text import MAX_NUMBERS, plain, size, text, without_escapes
 from whale_env.arguments import check_whole
@@ -50,12 +50,14 @@ class Rules:
         text: What the model is told at the start.
         names: Names of the discrete actions.
         drawn: Whether the environment's text drawing is shown instead of its observation.
+        actions: What can be done and how it is written; the model is told at the start.
     """
 
     threshold: float
     text: str
     names: Names
     drawn: bool
+    actions: str
 
 
 def gymnasium_env(
@@ -163,10 +165,11 @@ class ForeignDomain:
         finally:
             probe.close()
         self._maker = maker
-        self._rules = Rules(float(solved), notes.rules if rules is None else rules, names, drawn)
-        act = ToolSpec(ACT, f"Takes one action in {maker.env}.", schema, commits=True)
+        told = notes.rules if rules is None else rules
+        self._rules = Rules(float(solved), told, names, drawn, instructions(ACT, self._space, names))
+        act = ToolSpec(ACT, f"Takes one action in {maker.env}; written {written(ACT, schema)}.", schema, commits=True)
         self._tasks = {split: tuple(Task(str(seed), maker.env, split) for seed in SEEDS[split]) for split in SPLITS}
-        self.spec = DomainSpec(maker.env, (act,), max_steps=steps + MAX_INVALID, max_invalid=MAX_INVALID, blocking=True)
+        self.spec = DomainSpec(maker.env, (act,), max_steps=steps, max_invalid=MAX_INVALID, blocking=True)
 
     def tasks(self, split: Split) -> Sequence[Task]:
         """Returns the split's seeds."""
@@ -231,5 +234,4 @@ class ForeignSession:
         state = without_escapes(str(self._env.render())) if self._rules.drawn else text(plain(value))
         if self._steps:
             return Observation(state, data)
-        listed = f"Actions: {', '.join(names)}" if names else ""
-        return Observation("\n\n".join(part for part in (self._rules.text, state, listed) if part), data)
+        return Observation("\n\n".join(part for part in (self._rules.text, state, self._rules.actions) if part), data)

@@ -34,6 +34,9 @@ ANSWER = ToolSpec(
 )
 
 
+WRITTEN = "Write your answer as <answer>…</answer>."
+
+
 def reasoning_env(
     dataset: str | None = None,
     *,
@@ -114,7 +117,7 @@ class ReasoningDomain:
             threshold: Score from which on an answer counts as right.
             cage: Whether the scorer must be confined.
         """
-        self.spec = DomainSpec(questions.dataset, (ANSWER,), max_steps=8, max_invalid=8, blocking=True)
+        self.spec = DomainSpec(questions.dataset, (ANSWER,), max_steps=1, max_invalid=8, blocking=True)
         self._questions, self._threshold, self._cage = questions, threshold, cage
         self._tasks: dict[Split, list[Task]] = {split: [] for split in SPLITS}
         for task_id in questions.entries:
@@ -141,7 +144,8 @@ class ReasoningSession:
     def observe(self) -> Observation:
         """Shows the question."""
         question = str(self._entry["question"])
-        return Observation(question if self._score is None else "The answer has been given.", {"question": question})
+        told = f"{question}\n\n{WRITTEN}" if self._score is None else "The answer has been given."
+        return Observation(told, {"question": question})
 
     def apply(self, call: ToolCall) -> Outcome:
         """Judges the answer and ends the episode. If it has answer tags, their last pair counts, else all of it."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from gymnasium.utils.env_checker import check_env
 
-from whale_env.core import SealedSplitError
+from whale_env.core import DomainSpec, SealedSplitError
 from whale_env.strict_json import is_json
 from whale_env.testing.calls import NOISE, Turn, filled_call, play, take_turn, trace
 from whale_env.testing.custody import check_custody
@@ -147,10 +147,9 @@ def _check_invalid_calls(subject: Subject) -> Iterator[str]:
         game, _ = subject.env.open(task, place)
         for _ in range(spec.max_invalid):
             game.step(ToolCall("no such tool"))
-        due, many = ("illegal", spec.max_invalid) if spec.max_invalid <= spec.max_steps else ("budget", spec.max_steps)
         failure = game.score().failure if game.over else None
-        if failure != due:
-            yield f"{many} invalid calls did not end the episode as {due!r}, but as {failure!r}"
+        if failure != "illegal":
+            yield f"{spec.max_invalid} invalid calls did not end the episode as 'illegal', but as {failure!r}"
 
 
 def _broken_turns(cap: int, turns: Iterable[Turn]) -> Iterator[str]:
@@ -167,6 +166,23 @@ def _broken_turns(cap: int, turns: Iterable[Turn]) -> Iterator[str]:
             yield f"the invalid call {turn.told} ended the episode with reward {turn.reward!r}"
 
 
+def _check_writing(subject: Subject) -> Iterator[str]:
+    """What commits can be written in tags, and the first observation or the tool says so, unless a baseline does."""
+    spec = subject.env.prototype.domain.spec
+    if spec.baseline != DomainSpec(spec.name, spec.tools).baseline:
+        return
+    committing = [tool for tool in spec.tools if tool.commits]
+    for task in subject.some() if committing else ():
+        _, shown = subject.env.open(task, 0)
+        told = " ".join((shown.text, *(tool.description for tool in spec.tools)))
+        if not any(f"<{tool.name}>" in told for tool in committing):
+            name = committing[0].name
+            yield (
+                f"neither the first observation of {brief(task.id)} nor a tool's description says how to write an "
+                f"action; add for example 'Write <{name}>…</{name}>.' to the observation"
+            )
+
+
 RULES: Mapping[str, Rule] = {
     "gymnasium": _check_gymnasium,
     "spaces": _check_spaces,
@@ -174,6 +190,7 @@ RULES: Mapping[str, Rule] = {
     "tasks": _check_tasks,
     "sealed": _check_sealed,
     "observations": _check_observations,
+    "writing": _check_writing,
     "episodes": _check_episodes,
     "invalid calls": _check_invalid_calls,
     "commit rule": check_commit_rule,
