@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from typing import Annotated
+
+from annotated_types import Ge
 
 from harness_sdk.loader import LoadedHarness
 from harness_sdk.policies.base import Gate, Generation, Policy, PolicyError, PromptTooLongError, Request, Sampling
@@ -22,26 +25,40 @@ from whale_env.types import Failure, Score, Task, ToolCall
 
 
 @dataclass(frozen=True, slots=True)
-class RolloutConfig:
-    """How episodes are run. A harness's own limits count too; the smaller one wins.
+class EpisodeLimits:
+    """What an episode may take. A harness's own limits count too; the smaller one wins.
 
     Attributes:
-        seed: The run's seed.
-        phase: Name of the phase, part of every derived seed.
-        sampling: How tokens are drawn.
         max_turns: Model calls in an episode at most.
         max_tokens: Sampled tokens in an episode at most (the response limit).
         max_prompt_tokens: Length of a prompt at most.
         concurrency: Episodes at a time.
     """
 
+    max_turns: Annotated[int, Ge(1)] = 32
+    max_tokens: Annotated[int, Ge(1)] = 8192
+    max_prompt_tokens: Annotated[int, Ge(1)] = 16384
+    concurrency: Annotated[int, Ge(1)] = 256
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutConfig(EpisodeLimits):
+    """How episodes are run.
+
+    Attributes:
+        seed: The run's seed.
+        phase: Name of the phase, part of every derived seed.
+        sampling: How tokens are drawn.
+    """
+
     seed: int = 0
     phase: str = "rollout"
     sampling: Sampling = field(default_factory=Sampling)
-    max_turns: int = 32
-    max_tokens: int = 8192
-    max_prompt_tokens: int = 16384
-    concurrency: int = 256
+
+    @classmethod
+    def within(cls, limits: EpisodeLimits, *, seed: int, phase: str, sampling: Sampling) -> RolloutConfig:
+        """Returns how episodes are run under given limits."""
+        return cls(**asdict(limits), seed=seed, phase=phase, sampling=sampling)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from json_server import serving
 
 import whale_env
 from harness_sdk.policies import ScriptedPolicy, TransformersPolicy
-from optimizers.commands.cli import one_line_errors, parse
-from optimizers.commands.evaluate import EvaluateFlags, _evaluate_command
+from optimizers.commands.cli import one_line_errors
+from optimizers.commands.evaluate import evaluate_pair, parse_flags
 from optimizers.commands.optimise import run_command
 from optimizers.config import BackendConfig, RunConfig, checked, checked_backend, preset
 from optimizers.run import backend, start
@@ -24,7 +24,8 @@ CHESS = {"tiers": ["1"]}
 
 def small(**changes: Any) -> RunConfig:
     base = preset("smoke", "chess")
-    agent = replace(base.agent, max_prompt_tokens=1900, max_tokens=12)
+    limits = replace(base.agent.limits, max_prompt_tokens=1900, max_tokens=12)
+    agent = replace(base.agent, limits=limits)
     evaluation = replace(base.evaluation, tasks=2, k=1)
     search = replace(base.search, iterations=2, candidates=1, examples=2, samples=1)
     return replace(base, agent=agent, evaluation=evaluation, search=search, **changes)
@@ -52,11 +53,12 @@ def test_the_harness_of_a_model_behind_an_api_can_be_searched(
         assert not list((tmp_path / "run" / "checkpoints").glob("*"))
         assert len(list((tmp_path / "run" / "harnesses").iterdir())) > 1
         capsys.readouterr()
-        _evaluate_command(EvaluateFlags(run=tmp_path / "run", tasks=1, k=1))
+        flags = parse_flags(["--run", str(tmp_path / "run"), "--tasks", "1", "--k", "1"])
+        evaluate_pair(flags)
         row = json.loads(capsys.readouterr().out)
         assert row["model"] == "big-model" and row["rollouts"] == 1
         with pytest.raises(ValueError, match="leave the --backend flags out"):
-            _evaluate_command(EvaluateFlags(run=tmp_path / "run", backend=remote))
+            parse_flags(["--run", str(tmp_path / "run"), "--backend.kind", "vllm"])
         for method in ("whale", "weight-only", "stagewise", "fst", "adaptive"):
             with pytest.raises(ValueError, match="use --method harness-only"):
                 checked(replace(config, method=method))
@@ -140,8 +142,7 @@ COMMANDS = [line for line in PAGE.replace("\\\n", " ").splitlines() if line.star
 def test_every_command_of_the_page_is_understood(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     module, *flags = shlex.split(command, comments=True)[2:]
     if module == "optimizers.evaluate":
-        found = parse(EvaluateFlags, module, "", arguments=flags)
-        checked_backend(found.backend)
+        checked_backend(parse_flags(flags).backend)
         return
     monkeypatch.setattr("sys.argv", [module, *flags, "--dry-run"])
     run_command(module)
@@ -154,5 +155,5 @@ def test_the_backend_of_the_page_works(
     (tmp_path / source.split("\n", 1)[0].removeprefix("# ")).write_text(source)
     monkeypatch.syspath_prepend(tmp_path)
     command = next(command for command in COMMANDS if "my_backend:make" in command)
-    _evaluate_command(parse(EvaluateFlags, "optimizers.evaluate", "", arguments=shlex.split(command)[3:]))
+    evaluate_pair(parse_flags(shlex.split(command)[3:]))
     assert json.loads(capsys.readouterr().out)["rollouts"] == 4

@@ -17,7 +17,7 @@ from harness_sdk.loader import load_source
 from harness_sdk.types import Message
 from optimizers.archive.records import Entry
 from optimizers.archive.store import Archive
-from optimizers.config import HarnessConfig, RunConfig
+from optimizers.config import RunConfig, SearchConfig
 from optimizers.proposers.protocol import Proposal
 from optimizers.record.rundir import RunDir
 from optimizers.run.schedule import Phase
@@ -45,7 +45,7 @@ class Search:
 
     def __init__(self, path: Path, **options: Any) -> None:
         self.env = EnvHandle("riddles/Riddles-v0", {}).sealed()
-        self.config = RunConfig(env="riddles/Riddles-v0", search=HarnessConfig(examples=10, samples=1, **options))
+        self.config = RunConfig(env="riddles/Riddles-v0", search=SearchConfig(examples=10, samples=1, **options))
         self.run = RunDir.open(path / "run", {}, resume=(path / "run").exists())
         self.archive = Archive(self.run)
         self.h0 = load_source(SOURCE.format(word=3))

@@ -132,7 +132,7 @@ def small(method: str = "harness-only", **changes: Any) -> RunConfig:
         (evaluate.main, ["--run", "r", "--model", "x"], "--run takes the run's own model; leave --model out"),
         (evaluate.main, ["--tasks", "-14"], "error: --tasks is -14; give at least 0"),
         (evaluate.main, ["--k", "0"], "error: --k is 0; give at least 1"),
-        (evaluate.main, ["--temperature", "-1"], "error: --temperature is -1"),
+        (evaluate.main, ["--temperature", "-1"], "error: --temperature must be at least 0, not -1"),
         (evaluate.main, ["--max-turns", "0"], "error: --max-turns is 0"),
         (evaluate.main, ["--backend.kind", "vlm"], "Did you mean 'vllm'?"),
         (evaluate.main, ["--env-args", "[1]"], "--env-args must be a JSON object, not '[1]'"),
@@ -325,7 +325,7 @@ def test_ctrl_c_tells_how_to_go_on_where_one_can(
     (out / "config.json").touch()
     status, _, err = command(optimise.whale, *flags)
     assert status == 130 and err.endswith(f"Give the same command with --out {out} --resume to go on.\n")
-    monkeypatch.setattr(evaluate, "_evaluate_command", interrupted)
+    monkeypatch.setattr(evaluate, "evaluate_pair", interrupted)
     assert command(evaluate.main) == (130, "", "stopped\n")
     with pytest.raises(SystemExit), one_line_errors():
         raise KeyboardInterrupt

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from harness_sdk.check.facts import facts
 from harness_sdk.check.playing import behaviour
-from harness_sdk.loader import HarnessLoadError, load
+from harness_sdk.loader import load
 from harness_sdk.session import HarnessError
 from harness_sdk.validator import validate
-from whale_env.registry import UnknownEnvError, arguments_from, handle
-from whale_env.sandbox import ConfinementError
+from whale_env.errors import InputError, WhaleError
+from whale_env.registry import arguments_from, handle
 
 
 def main() -> None:
@@ -56,7 +56,7 @@ def _checked() -> int:
         env = handle(arguments.env, arguments_from(arguments.env_args)).sealed()
         tasks = env.tasks("search")[: arguments.tasks]
         if not tasks:
-            raise ValueError(f"{arguments.env} has no task in its search split, so nothing can be played")
+            raise InputError(f"{arguments.env} has no task in its search split, so nothing can be played")
         name = env.prototype.domain.spec.name
         file, _, class_name = arguments.file.partition(":")
         path = Path(file)
@@ -71,7 +71,7 @@ def _checked() -> int:
     except HarnessError as error:
         print(f"it cannot begin an episode: {error}")
         return 1
-    except (HarnessLoadError, UnknownEnvError, ConfinementError, ImportError, ValueError) as error:
+    except WhaleError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     if result.ok and not result.prompt:

@@ -15,8 +15,10 @@ from typing import Annotated, Any, NoReturn, Protocol, TypeVar, get_args
 import tyro
 
 from optimizers.commands import interrupts
-from optimizers.config import Method, Preset, RunConfig, checked, preset
+from optimizers.config import Inline, Method, Preset, RunConfig, checked, preset
+from optimizers.config.flags import flag_of
 from optimizers.run.display import outliving_readers
+from whale_env.errors import WhaleError
 
 T = TypeVar("T")
 Plan = list[tuple[str, int]]
@@ -31,7 +33,7 @@ CONTROL_EXAMPLES = """examples:
 
 @dataclass(frozen=True)
 class _ControlFlags:
-    config: Annotated[RunConfig, tyro.conf.arg(name="")] = field(default_factory=RunConfig)
+    config: Annotated[RunConfig, Inline] = field(default_factory=RunConfig)
     preset: Preset = "laptop"
     """Where the other flags take their defaults from."""
     dry_run: bool = False
@@ -46,7 +48,9 @@ def fail(message: str) -> NoReturn:
 
 @contextlib.contextmanager
 def one_line_errors(stopped: Callable[[], str] = lambda: "stopped") -> Iterator[None]:
-    """Turns the errors a user can cause into one line and exit code 2, and a closed pipe into silence.
+    """Turns the errors a user can cause (`WhaleError`) into one line and exit code 2, and a closed pipe into silence.
+
+    Any other exception is a fault of the code and keeps its traceback.
 
     Args:
         stopped: Gives the line that is printed after Ctrl-C (exit code 130).
@@ -58,23 +62,9 @@ def one_line_errors(stopped: Callable[[], str] = lambda: "stopped") -> Iterator[
             print(stopped(), file=sys.stderr)
             raise SystemExit(130) from None
         except Exception as error:
-            if os.environ.get("WHALE_TRACEBACK") or not isinstance(error, _users()):
+            if os.environ.get("WHALE_TRACEBACK") or not isinstance(error, WhaleError):
                 raise
             fail(str(error))
-
-
-def _users() -> tuple[type[Exception], ...]:
-    """Returns the errors that a user can cause."""
-    from harness_sdk.loader import HarnessLoadError
-    from harness_sdk.models import ModelNotFoundError
-    from harness_sdk.policies import PolicyError
-    from optimizers.record.rundir import RunDirError
-    from whale_env.core import UnknownTaskError
-    from whale_env.registry import UnknownEnvError
-    from whale_env.retrieval.base import RetrieverError
-
-    own = HarnessLoadError, ModelNotFoundError, PolicyError, RunDirError, UnknownEnvError, UnknownTaskError
-    return *own, RetrieverError, ValueError, ImportError
 
 
 def read_config(module: str, planned: Callable[[RunConfig], Plan]) -> RunConfig:
@@ -132,10 +122,10 @@ def parse_preset(kind: type[F], module: str, examples: str, method: Method | Non
         method: A fixed method, or None to let ``--method`` decide.
     """
     arguments = sys.argv[1:]
-    chosen = _peek(arguments, "--preset", "laptop")
+    chosen = peek(arguments, "--preset", "laptop")
     if chosen not in get_args(Preset):
         fail(f"--preset {chosen!r} is not known; choose from {', '.join(get_args(Preset))}")
-    default = preset(chosen, _peek(arguments, "--env", "chess"))  # type: ignore[arg-type]
+    default = preset(chosen, peek(arguments, "--env", "chess"))  # type: ignore[arg-type]
     if method:
         default = replace(default, method=method)
     # The preset decides the defaults, so it is read before the flags are.
@@ -170,10 +160,15 @@ def parse(
     except SystemExit as stop:
         if stop.code in (0, None):
             raise
-        fail(_condensed(captured.getvalue()) + f" (see python -m {module} --help)")
+        said = _condensed(captured.getvalue())
+        if refused := re.fullmatch(r"cannot read ([\w.]+): (\w+) ((?:is|must) .*)", said):
+            path, setting, why = refused.groups()  # a group of settings refused one of its own
+            said = f"{flag_of(flags, [*path.split('.'), setting])} {why}"
+        fail(f"{said} (see python -m {module} --help)")
 
 
-def _peek(arguments: list[str], flag: str, default: str) -> str:
+def peek(arguments: list[str], flag: str, default: str) -> str:
+    """Returns what a command line gives for a flag, before it is parsed: what decides the defaults of others."""
     for index, argument in enumerate(arguments):
         if argument == flag and index + 1 < len(arguments):
             return arguments[index + 1]

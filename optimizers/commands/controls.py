@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from harness_sdk.loader import LoadedHarness, load
 from harness_sdk.trajectory import Trajectory
 from optimizers.commands.cli import one_line_errors, read_config
-from optimizers.config import RunConfig, baseline
+from optimizers.config import ConfigError, RunConfig
 from optimizers.search.best_of import BestOf, best_of
 from whale_env.core import EnvHandle
 from whale_env.types import Task
@@ -26,7 +26,7 @@ def planned(config: RunConfig) -> list[tuple[str, int]]:
     """Returns the rollouts that best-of-N will take, without doing anything.
 
     Raises:
-        ValueError: The environment has no search task.
+        ConfigError: The environment has no search task.
     """
     env, tasks = _searched(config)
     harness, count = _harness(config, env), _scorings(config)
@@ -45,18 +45,17 @@ def _searched(config: RunConfig) -> tuple[EnvHandle, Sequence[Task]]:
     env = handle(config.env, arguments_from(config.env_args)).sealed()
     tasks = env.tasks("search")[: config.search.examples or None]
     if not tasks:
-        raise ValueError(f"{config.env} has no task in its search split, which best-of-N is played on")
+        raise ConfigError(f"{config.env} has no task in its search split, which best-of-N is played on")
     return env, tasks
 
 
 def _harness(config: RunConfig, env: EnvHandle) -> LoadedHarness:
-    domain = env.prototype.domain.spec.name
-    return load(config.harness or baseline(domain), env=domain)
+    spec = env.prototype.domain.spec
+    return load(config.harness or spec.baseline, env=spec.name)
 
 
 async def _best_of(config: RunConfig) -> BestOf:
     from optimizers.run.backend import opened, resolved
-    from optimizers.run.evaluation import rollouts
     from optimizers.search.meta_harness import score
 
     env, tasks = _searched(config)
@@ -66,7 +65,7 @@ async def _best_of(config: RunConfig) -> BestOf:
         async def play(
             ids: Sequence[str], tasks: Sequence[Task], samples: int, label: str
         ) -> Mapping[str, Sequence[Trajectory]]:
-            how = rollouts(config.agent, config.seed, label)
+            how = config.agent.rollouts(config.seed, label)
             return (await score([harness], env, policy, (tasks, samples), how))[0]
 
         return await best_of(harness.id, tasks, config.search.samples, _scorings(config), play)

@@ -8,10 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
-import tyro
-
 from optimizers.commands.cli import fail, one_line_errors, parse_preset, print_plan
-from optimizers.config import Method, Preset, RunConfig, checked
+from optimizers.config import Inline, Method, Preset, RunConfig, checked
 
 EXAMPLES = """examples:
   python -m {module} --env chess                                  the laptop preset: minutes on two cores
@@ -25,7 +23,7 @@ EXAMPLES = """examples:
 
 @dataclass(frozen=True)
 class _Flags:
-    config: Annotated[RunConfig, tyro.conf.arg(name="")] = field(default_factory=RunConfig)
+    config: Annotated[RunConfig, Inline] = field(default_factory=RunConfig)
     preset: Preset = "laptop"
     """Where the other flags take their defaults from."""
     out: Path | None = None

@@ -15,10 +15,11 @@ from typing import Any, Protocol, TypeAlias
 
 from optimizers.archive.store import Archive
 from optimizers.record.ledger import ProposerCost
+from whale_env.errors import InputError
 from whale_env.types import Observation, ToolSpec
 
 
-class ProposerSetupError(ValueError):
+class ProposerSetupError(InputError):
     """A proposer cannot work as it is set up (no key, unknown model, no cage); one line that says what to change."""
 
 

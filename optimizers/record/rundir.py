@@ -22,13 +22,14 @@ from pathlib import Path
 from typing import Any
 
 from harness_sdk.sandbox import confinement
+from whale_env.errors import WhaleError
 
 JOURNAL = "journal.jsonl"
 LEDGER = "ledger.jsonl"
 METRICS = "metrics.jsonl"
 
 
-class RunDirError(Exception):
+class RunDirError(WhaleError):
     """A run directory cannot be made or used; one line that says why and what to do."""
 
 

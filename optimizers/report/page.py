@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from optimizers.archive.texts import clean
 from optimizers.record.ledger import ProposerCost, booked
 from optimizers.record.rundir import JOURNAL, LEDGER, METRICS, RunDir, RunDirError, read_lines
+from whale_env.errors import InputError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,7 +37,7 @@ MAX_HARNESSES = 200
 """Rows of the table of harnesses."""
 
 
-class ReportError(ValueError):
+class ReportError(InputError):
     """No report can be written; one line that says why and what to do."""
 
 

@@ -20,7 +20,7 @@ from harness_sdk.policies import (
 )
 from harness_sdk.policies.dtypes import fastest
 from harness_sdk.policies.loading import default_device
-from optimizers.config import BackendConfig, checked_backend, engine_arguments
+from optimizers.config import BackendConfig, ConfigError, checked_backend, engine_arguments
 
 
 class Frozen:
@@ -40,14 +40,14 @@ class Frozen:
         return await self._policy.generate(request)
 
     def require_token_ids(self) -> None:
-        """Raises `ValueError`: there is nothing to train."""
-        raise ValueError(
+        """Raises `ConfigError`: there is nothing to train."""
+        raise ConfigError(
             f"{self._name} takes no new weights; use --method harness-only, or train with "
             "--backend.kind transformers or vllm"
         )
 
     def load_weights(self, weights: Mapping[str, Any], version: int) -> None:
-        """Raises `ValueError`: there is nothing to train."""
+        """Raises `ConfigError`: there is nothing to train."""
         self.require_token_ids()
 
     def forget(self) -> None:
@@ -79,7 +79,7 @@ def opened(config: BackendConfig, source: str) -> Iterator[TrainablePolicy]:
         source: From `resolved`.
 
     Raises:
-        ValueError: The backend does not run this model, or cannot be built so.
+        ConfigError: The backend does not run this model, or cannot be built so.
         ImportError: The backend is not installed.
         harness_sdk.policies.PolicyError: vLLM cannot load the model, a server cannot be reached, or a key is missing.
     """
@@ -110,10 +110,10 @@ def _own(reference: str, model: str) -> TrainablePolicy:
     try:
         make = pkgutil.resolve_name(reference)
     except (ImportError, AttributeError, ValueError) as error:
-        raise ValueError(f"cannot import --backend.kind {reference!r}: {error}") from error
+        raise ConfigError(f"cannot import --backend.kind {reference!r}: {error}") from error
     policy = make(model)
     if not callable(getattr(policy, "generate", None)):
-        raise ValueError(f"--backend.kind {reference!r} made a {type(policy).__name__}, which has no method generate")
+        raise ConfigError(f"--backend.kind {reference!r} made a {type(policy).__name__}, which has no method generate")
     trains = all(callable(getattr(policy, name, None)) for name in ("load_weights", "forget"))
     return policy if trains else Frozen(policy, reference)
 

@@ -15,11 +15,10 @@ from typing import Any
 import numpy as np
 
 from harness_sdk.loader import LoadedHarness
-from harness_sdk.policies.base import Policy, Sampling
+from harness_sdk.policies.base import Policy
 from harness_sdk.rollout import RolloutConfig, jobs_for, rollout
 from harness_sdk.trajectory import Trajectory
 from optimizers.archive.records import OutcomeTable
-from optimizers.config import AgentConfig
 from optimizers.search.comparison import compare
 from whale_env.core import EnvHandle
 from whale_env.types import Task
@@ -189,16 +188,3 @@ def interval(means: Sequence[float], seed: int = 0) -> tuple[float, float]:
     draws = values[rng.integers(0, n, size=(RESAMPLES, n))].mean(axis=1)
     low, high = np.percentile(draws, [2.5, 97.5])
     return float(low), float(high)
-
-
-def rollouts(agent: AgentConfig, seed: int, phase: str) -> RolloutConfig:
-    """Returns how a phase rolls out."""
-    return RolloutConfig(
-        seed=seed,
-        phase=phase,
-        sampling=Sampling(agent.temperature, agent.top_k),
-        max_turns=agent.max_turns,
-        max_tokens=agent.max_tokens,
-        max_prompt_tokens=agent.max_prompt_tokens,
-        concurrency=agent.concurrency,
-    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from optimizers.config import PairedConfig, RunConfig
+from optimizers.config import ConfigError, RunConfig
 from optimizers.run.schedule import phases
 from whale_env.core import EnvHandle
 from whale_env.types import Split, Task
@@ -28,12 +28,12 @@ def require_tasks(config: RunConfig, env: EnvHandle) -> None:
         env: A handle on all splits.
 
     Raises:
-        ValueError: A split is empty.
+        ConfigError: A split is empty.
     """
     needed: tuple[Split, ...] = ("train", "search", "test") if "weights" in kinds(config) else ("search", "test")
     for split in needed:
         if not env.tasks(split):
-            raise ValueError(
+            raise ConfigError(
                 f"{config.env} has no task in its {split} split; --method {config.method} needs tasks in "
                 f"{', '.join(needed[:-1])} and {needed[-1]}"
             )
@@ -65,7 +65,7 @@ def planned(config: RunConfig, env: EnvHandle) -> list[tuple[str, int]]:
             scored = 1 + (iterations - 1) * search.candidates
             rows.append((f"{phase.name}: {most}{iterations} iterations", scored * examples * search.samples))
             if search.selection == "paired":
-                paired = PairedConfig()
+                paired = search.paired
                 tests = (iterations - 1) * paired.rounds * 2 * paired.samples(examples) * examples
                 rows.append((f"{phase.name}: re-tests, at most", tests))
         rows.append((f"test after {phase.name}", evaluation))

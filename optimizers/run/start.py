@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness_sdk.loader import LoadedHarness, load
 from harness_sdk.sandbox import confinement
-from optimizers.config import RunConfig, baseline
+from optimizers.config import ConfigError, RunConfig
 from optimizers.proposers.build import build
 from optimizers.proposers.fst import FSTProposer
 from optimizers.proposers.offline.proposer import OfflineProposer
@@ -43,17 +43,18 @@ def start(config: RunConfig, env: EnvHandle, out: Path, *, resume: bool) -> dict
         The result.
 
     Raises:
-        ValueError: The environment, the model or the machine is not fit for it; the message says what to change.
+        ConfigError: The environment, the model or the machine is not fit for it; the message says what to change.
         RunDirError: The directory cannot be used.
     """
     searches = "harness" in kinds(config)
     if searches and not confinement().available and not config.search.allow_uncaged:
-        raise ValueError(
+        raise ConfigError(
             f"proposed harnesses cannot be caged here: {confinement().why}. "
             "Give --search.allow-uncaged to run them all the same; the run's record will say so"
         )
     require_tasks(config, env)
-    h0 = load(config.harness or baseline(env.prototype.domain.spec.name), env=env.prototype.domain.spec.name)
+    spec = env.prototype.domain.spec
+    h0 = load(config.harness or spec.baseline, env=spec.name)
     proposer = _proposer(config, h0) if searches else OfflineProposer()
     source = backend.resolved(config.backend, config.model)
     run = RunDir.open(out, asdict(config), resume=resume)
@@ -90,12 +91,9 @@ def _trainer(config: RunConfig, device: str) -> Trainer:
 
     from harness_sdk import models
     from harness_sdk.policies.loading import load as load_model
-    from optimizers.config import TrainerConfig
     from optimizers.weights.trainer import Trainer
 
-    weights = config.weights
-    how = TrainerConfig(lr=weights.lr, weight_decay=weights.weight_decay, micro_tokens=weights.micro_tokens)
-    return Trainer(load_model(models.resolve(config.model), torch.float32).to(device), how)
+    return Trainer(load_model(models.resolve(config.model), torch.float32).to(device), config.weights.trainer)
 
 
 def _proposer(config: RunConfig, h0: LoadedHarness) -> Proposer:

@@ -31,7 +31,7 @@ from optimizers.record.ledger import AgentCost, Ledger
 from optimizers.record.rundir import METRICS, RunDir
 from optimizers.report.page import ReportError, write_report
 from optimizers.run.display import Display
-from optimizers.run.evaluation import evaluate, paired, rollouts, warning
+from optimizers.run.evaluation import evaluate, paired, warning
 from optimizers.run.plan import first_tasks, kinds, require_tasks
 from optimizers.run.schedule import Phase, harness_over, phases, weights_over
 from optimizers.search import meta_harness
@@ -346,7 +346,7 @@ class Run:
             return self.run.finish(key, result, time.monotonic() - began)
 
     def _rollouts(self, phase: str) -> RolloutConfig:
-        return rollouts(self.config.agent, self.config.seed, phase)
+        return self.config.agent.rollouts(self.config.seed, phase)
 
     def _keep(self, name: str, trajectories: Sequence[Trajectory]) -> None:
         for trajectory in trajectories:

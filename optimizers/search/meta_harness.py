@@ -18,7 +18,7 @@ from harness_sdk.rollout import RolloutConfig, jobs_for, rollout
 from harness_sdk.trajectory import Trajectory
 from optimizers.archive.records import Entry, Iteration, Refusal
 from optimizers.archive.store import Archive
-from optimizers.config import PairedConfig, RunConfig
+from optimizers.config import RunConfig
 from optimizers.proposers.protocol import Check, Proposal
 from optimizers.record.ledger import AgentCost
 from optimizers.run.schedule import Phase
@@ -204,7 +204,7 @@ class MetaHarness:
         tables = [self._archive.table(entry.id, at.version) for entry in entries]
         if at.iteration == 1 or incumbent not in [table.harness for table in tables]:
             return incumbent, {}, None
-        config = PairedConfig()
+        config = self._config.search.paired
         tests = [outcome["retest"] for outcome in at.before if outcome.get("retest")]
         failed = {test["nominee"] for test in tests if not test["accepted"]}
         nominee = nominate(tables, incumbent, failed, config.screen).nominee

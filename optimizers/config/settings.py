@@ -1,21 +1,29 @@
-"""One frozen configuration for all optimisers, and the presets. Command-line flags are generated from it.
+"""The settings of a run, one declaration each: frozen dataclasses that the rooms take as they are.
 
-``smoke`` proves that everything runs; ``laptop`` learns something in minutes on two cores; ``paper`` is the published
-setting (arXiv 2609.00196) and wants GPUs.
+`RunConfig` composes them and the command line's flags are generated from it, so a new setting is one new field. Bounds
+stand on the fields (``Annotated[int, Ge(1)]``); `optimizers.config.flags` reads them, `checked` below adds the rules
+that join several settings. Values for a purpose are `optimizers.config.presets`.
 """
 
 from __future__ import annotations
 
-import difflib
 import json
-import math
 from dataclasses import dataclass, field
-from operator import attrgetter
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+import tyro
+from annotated_types import Ge, Gt, Le, Lt
+
+from harness_sdk.policies.base import Sampling
+from harness_sdk.rollout import EpisodeLimits, RolloutConfig
+from optimizers.config.flags import ConfigError, require_bounds
+from whale_env.wording import did_you_mean
+
+Inline = tyro.conf.arg(name="")
+"""Marks settings whose flags stand among those of the group that holds them: ``--agent.temperature``."""
 
 WeightSync = Literal["checkpoint", "nccl"]
 Method = Literal["whale", "adaptive", "weight-only", "harness-only", "stagewise", "fst"]
-Preset = Literal["smoke", "laptop", "paper"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,21 +40,17 @@ class PairedConfig:
         futility: A re-test ends without acceptance when a round leaves a p-value above this.
     """
 
-    alpha: float = 0.1
-    screen: float = 0.5
-    rollouts: int = 192
-    rounds: int = 8
-    early: float = 0.05
-    futility: float = 0.5
+    alpha: Annotated[float, Gt(0), Le(1)] = 0.1
+    screen: Annotated[float, Gt(0), Le(1)] = 0.5
+    rollouts: Annotated[int, Ge(1)] = 192
+    rounds: Annotated[int, Ge(1)] = 8
+    early: Annotated[float, Ge(0)] = 0.05
+    futility: Annotated[float, Gt(0), Le(1)] = 0.5
 
     def __post_init__(self) -> None:
-        for name in ("alpha", "screen", "futility"):
-            if not 0 < getattr(self, name) <= 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; give a probability above 0 and at most 1")
-        if self.rollouts < 1 or self.rounds < 1:
-            raise ValueError(f"rollouts is {self.rollouts} and rounds {self.rounds}; both must be at least 1")
-        if not 0 <= self.early * (self.rounds - 1) < 1:
-            raise ValueError(f"early is {self.early}; {self.rounds - 1} early looks must leave some for the last")
+        require_bounds(self)
+        if self.early * (self.rounds - 1) >= 1:
+            raise ConfigError(f"early is {self.early}; {self.rounds - 1} early looks must leave some for the last")
 
     def samples(self, tasks: int) -> int:
         """Returns the rollouts per task, harness and round."""
@@ -55,23 +59,24 @@ class PairedConfig:
 
 @dataclass(frozen=True, slots=True)
 class TrainerConfig:
-    """How the weights are updated.
+    """One optimiser step: AdamW on fp32 master weights."""
 
-    Attributes:
-        lr: Constant learning rate of AdamW.
-        weight_decay: Decoupled weight decay.
-        beta1: First-moment decay.
-        beta2: Second-moment decay.
-        max_grad_norm: Gradients are clipped to this norm.
-        micro_tokens: Padded tokens in one forward and backward pass.
-    """
-
-    lr: float = 1e-7
-    weight_decay: float = 0.0
-    beta1: float = 0.9
-    beta2: float = 0.999
-    max_grad_norm: float = 1.0
-    micro_tokens: int = 4096
+    lr: Annotated[float, Ge(0)] = 1e-7
+    """Learning rate of AdamW, constant after the warm-up."""
+    warmup_steps: Annotated[int, Ge(0)] = 0
+    """Optimiser steps over which the learning rate rises to it."""
+    weight_decay: Annotated[float, Ge(0)] = 0.0
+    """Decoupled weight decay."""
+    beta1: Annotated[float, Ge(0), Lt(1)] = 0.9
+    """First-moment decay."""
+    beta2: Annotated[float, Ge(0), Lt(1)] = 0.999
+    """Second-moment decay."""
+    max_grad_norm: Annotated[float, Gt(0)] = 1.0
+    """Gradients are clipped to this norm."""
+    micro_tokens: Annotated[int, Ge(1)] = 4096
+    """Padded tokens in one forward and backward pass."""
+    max_bad_steps: Annotated[int, Ge(1)] = 3
+    """Steps in a row that may be skipped because their gradient is not finite; one more ends the run."""
 
 
 Kind = Literal["offline", "random", "anthropic", "openai", "command"]
@@ -117,45 +122,46 @@ class ProposerConfig:
 
 @dataclass(frozen=True)
 class WeightsConfig:
-    """The weight phase: online rejection-sampling fine-tuning (RSFT)."""
+    """The weight phase: rollouts of a batch of tasks, and what is learnt from them."""
 
-    epochs: float = 0.6
+    update: str = "rsft"
+    """What learns from a step's rollouts. rsft: rejection-sampling fine-tuning on those that were accepted.
+    module:Class: your own (`optimizers.weights.protocol`)."""
+    epochs: Annotated[float, Ge(0)] = 0.6
     """E: how much of the train split one phase goes through (fixed schedule)."""
-    prompts: int = 256
+    prompts: Annotated[int, Ge(1)] = 256
     """Tasks in one step."""
-    samples: int = 8
+    samples: Annotated[int, Ge(1)] = 8
     """G: rollouts per task."""
-    minibatch: int = 64
+    minibatch: Annotated[int, Ge(1)] = 64
     """Accepted rollouts in one optimiser step."""
-    sft_epochs: int = 1
+    sft_epochs: Annotated[int, Ge(1)] = 1
     """Passes over a step's accepted rollouts."""
-    lr: float = 1e-7
-    """Constant learning rate of AdamW."""
-    weight_decay: float = 0.0
-    """Decoupled weight decay."""
-    micro_tokens: int = 4096
-    """Padded tokens in one forward and backward pass."""
+    trainer: Annotated[TrainerConfig, Inline] = field(default_factory=TrainerConfig)
+    """How an optimiser step is taken."""
     reset_optimizer: bool = False
     """Begin each phase with fresh AdamW moments."""
 
 
 @dataclass(frozen=True)
-class HarnessConfig:
+class SearchConfig:
     """The harness phase: Meta-Harness search."""
 
-    iterations: int = 6
+    iterations: Annotated[int, Ge(1)] = 6
     """I: scoring the incoming harness counts as the first (fixed schedule)."""
-    candidates: int = 3
+    candidates: Annotated[int, Ge(1)] = 3
     """M: candidates an iteration."""
-    examples: int = 256
+    examples: Annotated[int, Ge(0)] = 256
     """Tasks of the search split that score a harness."""
-    samples: int = 1
+    samples: Annotated[int, Ge(1)] = 1
     """Rollouts per example."""
     selection: Literal["argmax", "paired"] = "argmax"
     """argmax accepts the best search reward (the paper's rule). paired accepts what a paired test on fresh rollouts
     confirms; it takes more rollouts and is hardly ever misled by luck."""
-    holdout: float = 0.0
+    holdout: Annotated[float, Ge(0), Lt(1)] = 0.0
     """paired: share of the examples that only the re-test sees; shows how much of a gain is overfitting."""
+    paired: PairedConfig = field(default_factory=PairedConfig)
+    """How careful the paired rule is."""
     racing: bool = False
     """Stop scoring candidates that can no longer win; saves rollouts where there are 100 examples or more."""
     proposer: ProposerConfig = field(default_factory=ProposerConfig)
@@ -167,21 +173,21 @@ class HarnessConfig:
 class ScheduleConfig:
     """When phases end, and how many there are."""
 
-    cycles: int = 3
+    cycles: Annotated[int, Ge(1)] = 3
     """Weight phases; harness phases stand between them."""
-    window: float = 0.2
+    window: Annotated[float, Gt(0)] = 0.2
     """Adaptive: epochs over which the training reward is averaged (W)."""
-    min_epochs: float = 0.2
+    min_epochs: Annotated[float, Ge(0)] = 0.2
     """Adaptive: epochs before a weight phase may end (T_min)."""
-    patience: float = 0.2
+    patience: Annotated[float, Gt(0)] = 0.2
     """Adaptive: epochs without a new best after which it ends (P_w)."""
-    max_epochs: float = 2.0
+    max_epochs: Annotated[float, Gt(0)] = 2.0
     """Adaptive: epochs after which it ends in any case."""
-    min_iterations: int = 6
+    min_iterations: Annotated[int, Ge(1)] = 6
     """Adaptive: iterations before a harness phase may end (J_min)."""
-    iteration_patience: int = 2
+    iteration_patience: Annotated[int, Ge(1)] = 2
     """Adaptive: iterations without a new best after which it ends (P_h)."""
-    max_iterations: int = 12
+    max_iterations: Annotated[int, Ge(1)] = 12
     """Adaptive: iterations after which it ends in any case."""
 
 
@@ -189,9 +195,9 @@ class ScheduleConfig:
 class EvaluationConfig:
     """mean@k on the test split."""
 
-    tasks: int = 256
+    tasks: Annotated[int, Ge(0)] = 256
     """Tasks."""
-    k: int = 8
+    k: Annotated[int, Ge(1)] = 8
     """Rollouts per task."""
 
 
@@ -199,18 +205,14 @@ class EvaluationConfig:
 class AgentConfig:
     """How the model samples, and hard limits on an episode (a harness's own limits count too)."""
 
-    temperature: float = 1.0
-    """Sampling temperature."""
-    top_k: int = 20
-    """Keep the k likeliest tokens; 0 keeps all."""
-    max_turns: int = 32
-    """Model calls in an episode."""
-    max_tokens: int = 8192
-    """Sampled tokens in an episode (response limit)."""
-    max_prompt_tokens: int = 16384
-    """Tokens of one prompt."""
-    concurrency: int = 256
-    """Episodes at a time."""
+    sampling: Annotated[Sampling, Inline] = field(default_factory=Sampling)
+    """How tokens are drawn."""
+    limits: Annotated[EpisodeLimits, Inline] = field(default_factory=EpisodeLimits)
+    """What an episode may take."""
+
+    def rollouts(self, seed: int, phase: str) -> RolloutConfig:
+        """Returns how a phase of a run rolls out."""
+        return RolloutConfig.within(self.limits, seed=seed, phase=phase, sampling=self.sampling)
 
 
 @dataclass(frozen=True)
@@ -224,7 +226,7 @@ class BackendConfig:
     dtype: str = "auto"
     """What it computes in. auto: transformers takes the fastest here, measured once (bfloat16/float32 means prompts in
     the first and sampling in the second); vllm takes the checkpoint's."""
-    memory: float = 0.4
+    memory: Annotated[float, Gt(0), Le(1)] = 0.4
     """vllm: share of the GPU's memory; training beside it needs the rest."""
     sleep: bool = False
     """vllm: give that memory to training during each update (one GPU for both)."""
@@ -257,106 +259,14 @@ class RunConfig:
     (harness search may change h0's prompt texts only)."""
     seed: int = 0
     """Every random choice derives from it."""
-    train_tasks: int = 0
+    train_tasks: Annotated[int, Ge(0)] = 0
     """Use only so many tasks of the train split; 0 uses all. Defines an epoch."""
     weights: WeightsConfig = field(default_factory=WeightsConfig)
-    search: HarnessConfig = field(default_factory=HarnessConfig)
+    search: SearchConfig = field(default_factory=SearchConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     agent: AgentConfig = field(default_factory=AgentConfig)
     backend: BackendConfig = field(default_factory=BackendConfig)
-
-
-_EASY = {
-    "chess": ('{"tiers": ["1", "2"]}', 3, 256),
-    "math": ('{"tiers": ["1"]}', 3, 128),
-    "searchqa": ('{"hops": 1}', 3, 96),
-}
-_EASY_ANY = ("{}", 3, 256)
-"""Per domain what a model of 135 million parameters can begin on: environment, model calls, sampled tokens."""
-
-
-def _domain(env: str) -> str:
-    """Returns ``chess`` for ``chess`` and ``whale/Chess-v0``, and so on."""
-    return env.removeprefix("whale/").removesuffix("-v0").lower()
-
-
-def preset(name: Preset, env: str) -> RunConfig:
-    """Returns a preset for an environment.
-
-    Args:
-        name: Which one.
-        env: Name of the environment; chess has settings of its own.
-    """
-    domain = _domain(env)
-    chess = domain == "chess"
-    match name:
-        case "smoke":
-            return RunConfig(
-                env=env,
-                env_args='{"tiers": ["1"]}' if chess else _EASY.get(domain, _EASY_ANY)[0],
-                train_tasks=8,
-                weights=WeightsConfig(epochs=0.5, prompts=2, samples=4, lr=3e-5),
-                search=HarnessConfig(iterations=3, candidates=2, examples=4, samples=2),
-                schedule=ScheduleConfig(cycles=2),
-                evaluation=EvaluationConfig(tasks=4, k=2),
-                agent=AgentConfig(max_turns=2, max_tokens=64, max_prompt_tokens=2048, concurrency=128),
-            )
-        case "laptop":
-            easy, max_turns, max_tokens = _EASY.get(domain, _EASY_ANY)
-            return RunConfig(
-                env=env,
-                env_args=easy,
-                train_tasks=96,
-                weights=WeightsConfig(epochs=0.5, prompts=8, samples=8, lr=3e-5, micro_tokens=1024),
-                search=HarnessConfig(iterations=6, candidates=3, examples=24, samples=2),
-                schedule=ScheduleConfig(cycles=2),
-                evaluation=EvaluationConfig(tasks=32, k=8),
-                agent=AgentConfig(max_turns=max_turns, max_tokens=max_tokens, max_prompt_tokens=4096, concurrency=64),
-            )
-        case "paper":
-            limit = 16384 if chess else 8192
-            return RunConfig(
-                env=env,
-                model="Qwen/Qwen3.5-4B" if chess else "Qwen/Qwen3.5-2B",
-                search=HarnessConfig(proposer=ProposerConfig(kind="anthropic")),
-                backend=BackendConfig(kind="vllm", sleep=True),
-                agent=AgentConfig(max_tokens=limit, max_prompt_tokens=32768, concurrency=1024),
-            )
-
-
-def baseline(domain: str) -> str:
-    """Returns the reference of the harness that a domain's optimisation starts from."""
-    from reference_harnesses import BASELINES
-
-    return BASELINES.get(domain, "harness_sdk.harness:Harness")
-
-
-_AT_LEAST: dict[str, float] = {
-    "train_tasks": 0,
-    "weights.prompts": 1,
-    "weights.samples": 1,
-    "weights.minibatch": 1,
-    "weights.sft_epochs": 1,
-    "weights.micro_tokens": 1,
-    "weights.lr": 0,
-    "weights.epochs": 0,
-    "search.iterations": 1,
-    "search.candidates": 1,
-    "search.examples": 0,
-    "search.samples": 1,
-    "search.holdout": 0,
-    "schedule.cycles": 1,
-    "schedule.max_iterations": 1,
-    "evaluation.tasks": 0,
-    "evaluation.k": 1,
-    "agent.temperature": 0,
-    "agent.top_k": 0,
-    "agent.max_turns": 1,
-    "agent.max_tokens": 1,
-    "agent.max_prompt_tokens": 1,
-    "agent.concurrency": 1,
-}
 
 
 KINDS = ("transformers", "vllm", "openai", "anthropic")
@@ -369,12 +279,11 @@ def checked_backend(config: BackendConfig) -> BackendConfig:
     """Returns a backend's configuration that makes sense.
 
     Raises:
-        ValueError: It does not; the message names the flag.
+        ConfigError: It does not; the message names the flag.
     """
     if config.kind not in KINDS and ":" not in config.kind:
-        near = difflib.get_close_matches(config.kind, KINDS, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"unknown --backend.kind {config.kind!r}; use {', '.join(KINDS)}, or module:function.{hint}")
+        hint = did_you_mean(config.kind, KINDS)
+        raise ConfigError(f"unknown --backend.kind {config.kind!r}; use {', '.join(KINDS)}, or module:function.{hint}")
     engine_arguments(config)
     return config
 
@@ -383,14 +292,14 @@ def engine_arguments(config: BackendConfig) -> dict[str, Any]:
     """Reads ``--backend.engine``.
 
     Raises:
-        ValueError: It is not a JSON object.
+        ConfigError: It is not a JSON object.
     """
     try:
         arguments = json.loads(config.engine)
     except ValueError as error:
         arguments = str(error)
     if not isinstance(arguments, dict):
-        raise ValueError(
+        raise ConfigError(
             f"--backend.engine {config.engine!r} is not a JSON object of vLLM engine arguments; "
             """give for example '{"tensor_parallel_size": 2}'"""
         )
@@ -398,21 +307,16 @@ def engine_arguments(config: BackendConfig) -> dict[str, Any]:
 
 
 def checked(config: RunConfig) -> RunConfig:
-    """Returns a configuration whose numbers make sense.
+    """Returns a configuration whose settings make sense, alone and together.
 
     Raises:
-        ValueError: One does not; the message names the flag.
+        ConfigError: One does not; the message names the flag.
     """
-    for name, least in _AT_LEAST.items():
-        value = attrgetter(name)(config)
-        if not least <= value < math.inf:
-            raise ValueError(f"--{name.replace('_', '-')} is {value}; give at least {least:g}")
+    require_bounds(config, "--")
     checked_backend(config.backend)
     if config.backend.kind in REMOTE and config.method != "harness-only":
-        raise ValueError(
+        raise ConfigError(
             f"--backend.kind {config.backend.kind} takes no new weights, and --method {config.method} trains; "
             "use --method harness-only, or --backend.kind transformers or vllm"
         )
-    if config.search.holdout >= 1:
-        raise ValueError(f"--search.holdout is {config.search.holdout}; give a share below 1")
     return config

@@ -1,0 +1,75 @@
+"""Settings for a purpose.
+
+``smoke`` proves that everything runs; ``laptop`` learns something in minutes on two cores; ``paper`` is the published
+setting (arXiv 2609.00196) and wants GPUs.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Literal
+
+from harness_sdk.rollout import EpisodeLimits
+from optimizers.config.settings import (
+    AgentConfig,
+    BackendConfig,
+    EvaluationConfig,
+    ProposerConfig,
+    RunConfig,
+    ScheduleConfig,
+    SearchConfig,
+    TrainerConfig,
+    WeightsConfig,
+)
+from whale_env.registry import declared
+
+Preset = Literal["smoke", "laptop", "paper"]
+
+
+def preset(name: Preset, env: str) -> RunConfig:
+    """Returns a preset for an environment; what a small model can begin on is the domain's to say.
+
+    Args:
+        name: Which one.
+        env: Name of the environment; chess has settings of its own.
+    """
+    spec = declared(env)
+    easy, chess = spec.easy, spec.name == "chess"
+    match name:
+        case "smoke":
+            arguments = {"tiers": ["1"]} if chess else dict(easy.arguments)
+            return RunConfig(
+                env=env,
+                env_args=json.dumps(arguments),
+                train_tasks=8,
+                weights=WeightsConfig(epochs=0.5, prompts=2, samples=4, trainer=TrainerConfig(lr=3e-5)),
+                search=SearchConfig(iterations=3, candidates=2, examples=4, samples=2),
+                schedule=ScheduleConfig(cycles=2),
+                evaluation=EvaluationConfig(tasks=4, k=2),
+                agent=_agent(max_turns=2, max_tokens=64, max_prompt_tokens=2048, concurrency=128),
+            )
+        case "laptop":
+            trainer = TrainerConfig(lr=3e-5, micro_tokens=1024)
+            return RunConfig(
+                env=env,
+                env_args=json.dumps(dict(easy.arguments)),
+                train_tasks=96,
+                weights=WeightsConfig(epochs=0.5, prompts=8, samples=8, trainer=trainer),
+                search=SearchConfig(iterations=6, candidates=3, examples=24, samples=2),
+                schedule=ScheduleConfig(cycles=2),
+                evaluation=EvaluationConfig(tasks=32, k=8),
+                agent=_agent(max_turns=easy.calls, max_tokens=easy.tokens, max_prompt_tokens=4096, concurrency=64),
+            )
+        case "paper":
+            limit = 16384 if chess else 8192
+            return RunConfig(
+                env=env,
+                model="Qwen/Qwen3.5-4B" if chess else "Qwen/Qwen3.5-2B",
+                search=SearchConfig(proposer=ProposerConfig(kind="anthropic")),
+                backend=BackendConfig(kind="vllm", sleep=True),
+                agent=_agent(max_tokens=limit, max_prompt_tokens=32768, concurrency=1024),
+            )
+
+
+def _agent(**limits: int) -> AgentConfig:
+    return AgentConfig(limits=EpisodeLimits(**limits))
