@@ -18,7 +18,7 @@ from optimizers.commands import interrupts
 from optimizers.config import Inline, Method, Preset, RunConfig, checked, preset
 from optimizers.config.flags import flag_of
 from optimizers.run.display import outliving_readers
-from whale_env.errors import WhaleError
+from whale_env.errors import InputError, WhaleError
 
 T = TypeVar("T")
 Plan = list[tuple[str, int]]
@@ -157,6 +157,9 @@ def parse(
             options: dict[str, Any] = {} if default is None else {"default": default}
             parsed: T = tyro.cli(flags, prog=f"python -m {module}", description=text, args=arguments, **options)
             return parsed
+    except InputError as error:  # tyro leaves it alone where the flags of the group that refuses have no prefix
+        setting, _, why = str(error).partition(" ")
+        fail(f"--{setting.replace('_', '-')} {why} (see python -m {module} --help)")
     except SystemExit as stop:
         if stop.code in (0, None):
             raise
