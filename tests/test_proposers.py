@@ -508,7 +508,7 @@ def test_a_refusal_of_a_local_server_ends_the_round(brief: Brief) -> None:
 # --- with a command ------------------------------------------------------------------------------------------------
 
 AGENT = """
-import json, os, pathlib, socket, sys
+import base64, json, os, pathlib, socket, sys
 here = pathlib.Path.cwd()
 assert all((here / name).read_text() for name in ("TASK.md", "SKILL.md", "sdk/harness_sdk/harness.py"))
 assert list(here.glob("archive/*/harness.py")) and not (here / "trajectories").exists()
@@ -526,7 +526,9 @@ said = {"hypothesis": "h", "axis": "prompt", "changes": "c"}
 code = "from harness_sdk import Harness\\n\\n\\nclass %s(Harness):\\n    system = 'One.'\\n"
 (here / "candidates/one.py").write_text(code % "One")
 (here / "candidates/bad.py").write_text("import os\\n" + code % "Bad")
-(here / "candidates/key.py").write_text("# " + os.environ["ANTHROPIC_API_KEY"] + "\\n" + code % "Key")
+coded = base64.b64encode(b"?" + os.environ["ANTHROPIC_API_KEY"].encode()).decode()
+said["hypothesis"] += coded
+(here / "candidates/key.py").write_text("# " + coded + "\\n" + code % "Key")
 (here / "candidates/link.py").symlink_to("/etc/hostname")
 os.mkfifo(here / "candidates/pipe.py")
 (here / "candidates/big.py").write_text("#" * 10_000_000)
@@ -546,12 +548,17 @@ def test_a_command_works_in_a_confined_copy_and_leaves_files(brief: Brief, tmp_p
     (tmp_path / "agent" / "agent.py").write_text(AGENT)
     data = next((Path(whale_env.__file__).parent / "data").iterdir())
     command = f"{sys.executable} -I {tmp_path}/agent/agent.py {run} {data}"
-    read = (Path(sys.prefix), Path(sys.base_prefix), tmp_path / "agent", data.parents[2])
+    read = (Path(sys.prefix), Path(sys.base_prefix), tmp_path / "agent")
     proposer = CommandProposer(command, timeout=120.0, read=read)
     proposed = asyncio.run(proposer.propose(brief))
     log = (brief.folder or tmp_path).joinpath("command.log").read_text()
     assert [c.name for c in proposed.candidates] == ["one"], f"{proposed.ended}\n{log}"
-    assert json.loads(log.split("}")[0] + "}") == dict.fromkeys(("write", "run", "data"), "PermissionError")
+    refused = json.loads(log.split("}")[0] + "}")
+    assert list(refused) == ["write", "run", "data"] and set(refused.values()) <= {
+        "PermissionError",
+        "FileNotFoundError",
+    }
+    assert "[secret]" in proposed.candidates[0].hypothesis
     assert "[secret]" in log and not (run / "x").exists()
     for why in (
         "status 0",
@@ -577,6 +584,26 @@ def test_a_command_that_hangs_is_killed_and_one_that_fails_is_told(brief: Brief)
     for command in ("", "no-such-agent --print", "sh -c 'unfinished"):
         with pytest.raises(ProposerSetupError, match="the proposer's command"):
             CommandProposer(command)
+
+
+def test_a_command_is_not_granted_what_holds_answers(brief: Brief, tmp_path: Path) -> None:
+    if not confinement().landlock:
+        pytest.skip(confinement().why)
+    import whale_env
+
+    package = Path(whale_env.__file__).parent
+    data = tmp_path / "data" / "puzzles.csv"
+    data.parent.mkdir()
+    data.touch()
+    for grant in (package, package.parent, package / "data", Path("/"), data, data.parent, tmp_path):
+        for name in ("read", "write"):
+            with pytest.raises(ProposerSetupError, match=f"may not {name} .*which holds answers or scores; grant"):
+                CommandProposer("true", hidden=[data], **{name: [grant]})
+    (tmp_path / "tools").mkdir()
+    CommandProposer("true", hidden=[data], read=[tmp_path / "tools"], write=[tmp_path / "tools"])
+    proposer = CommandProposer("true", write=[brief.archive.folder])
+    with pytest.raises(ProposerSetupError, match="may not write"):
+        asyncio.run(proposer.propose(brief))
 
 
 # --- flags ---------------------------------------------------------------------------------------------------------

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from optimizers.config import ProposerConfig
 from optimizers.proposers.protocol import Proposer, ProposerSetupError
 
 
-def build(config: ProposerConfig, *, allow_uncaged: bool = False) -> Proposer:
+def build(config: ProposerConfig, *, hidden: Sequence[Path] = (), allow_uncaged: bool = False) -> Proposer:
     """Makes the proposer that the flags ask for.
 
     Args:
         config: The flags.
+        hidden: What holds answers, such as the environment's data; a command cannot read it.
         allow_uncaged: Whether a command may run where the kernel cannot confine it.
 
     Raises:
@@ -45,7 +47,11 @@ def build(config: ProposerConfig, *, allow_uncaged: bool = False) -> Proposer:
             return OpenAIProposer(config.model, base_url=url, caps=caps, price=price)
         case "command":
             read, write = (tuple(Path(name).expanduser() for name in names) for names in (config.read, config.write))
-            timeout = config.seconds
             return CommandProposer(
-                config.command, timeout=timeout, read=read, write=write, allow_unconfined=allow_uncaged
+                config.command,
+                timeout=config.seconds,
+                read=read,
+                write=write,
+                hidden=hidden,
+                allow_unconfined=allow_uncaged,
             )

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import sys
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,7 +58,7 @@ def start(config: RunConfig, env: EnvHandle, out: Path, *, resume: bool) -> dict
     require_tasks(config, env)
     spec = env.prototype.domain.spec
     h0 = load(config.harness or spec.baseline, env=spec.name)
-    proposer = _proposer(config, h0) if searches else OfflineProposer()
+    proposer = _proposer(config, h0, env) if searches else OfflineProposer()
     source = backend.resolved(config.backend, config.model)
     run = RunDir.open(out, asdict(config), resume=resume)
     if resume and (out / "result.json").is_file():
@@ -96,9 +99,26 @@ def _trainer(config: RunConfig, device: str) -> Trainer:
     return Trainer(load_model(models.resolve(config.model), torch.float32).to(device), config.weights.trainer)
 
 
-def _proposer(config: RunConfig, h0: LoadedHarness) -> Proposer:
+def _proposer(config: RunConfig, h0: LoadedHarness, env: EnvHandle) -> Proposer:
     """Returns the proposer that the configuration asks for; prompt-only search is a property of the method."""
     if config.method == "fst" and config.search.proposer.kind == "offline":
         return PromptProposer(h0.source)
-    proposer = build(config.search.proposer, allow_uncaged=config.search.allow_uncaged)
+    proposer = build(config.search.proposer, hidden=_answers(config, env), allow_uncaged=config.search.allow_uncaged)
     return FSTProposer(proposer, h0.source) if config.method == "fst" else proposer
+
+
+def _answers(config: RunConfig, env: EnvHandle) -> list[Path]:
+    """Returns what a proposer must not read: the files that the environment was given, and its own source."""
+    said = list(_texts(json.loads(config.env_args)))
+    files = [os.path.expanduser(part) for text in said for part in (text, text.partition(":")[2]) if part]
+    files.append(getattr(sys.modules.get(type(env.prototype.domain).__module__), "__file__", None) or "")
+    return [Path(file) for file in files if os.path.exists(file)]
+
+
+def _texts(data: Any) -> Iterator[str]:
+    """Yields all strings of JSON data."""
+    if isinstance(data, str):
+        yield data
+    elif isinstance(data, dict | list):
+        for part in data.values() if isinstance(data, dict) else data:
+            yield from _texts(part)

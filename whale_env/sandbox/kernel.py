@@ -25,6 +25,9 @@ from functools import cache
 from whale_env.sandbox import syscalls
 
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_GET_SECCOMP, PR_SET_NO_NEW_PRIVS = 1, 4, 21, 38
+PR_CAPBSET_DROP, PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 24, 47, 4
+CLONE_NEWNS, CLONE_NEWIPC, CLONE_NEWUSER, CLONE_NEWPID = 0x20000, 0x8000000, 0x10000000, 0x20000000
+MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_BIND, MS_REC, MS_PRIVATE = 2, 4, 8, 4096, 16384, 1 << 18
 RULESET_VERSION = 1
 PATH_BENEATH = 1
 SECCOMP_SET_MODE_FILTER = 1
@@ -106,9 +109,78 @@ def die_with(parent: int) -> None:
 
 
 def drop_capabilities() -> None:
-    """Gives up every capability, so that the superuser is bound like anyone else."""
+    """Gives up every capability for good, so that the superuser is bound like anyone else, after an exec too."""
+    with contextlib.suppress(OSError):  # ends at the last one that the kernel knows; without privilege, at the first
+        for capability in range(64):
+            _prctl(PR_CAPBSET_DROP, capability)
+    with contextlib.suppress(OSError):
+        _prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL)
     header = (ctypes.c_uint32 * 2)(0x20080522, 0)
     _call(_number("capset"), ctypes.addressof(header), ctypes.addressof(_NO_CAPABILITIES))
+
+
+def new_namespaces() -> None:
+    """Gives this process mounts and shared memory of its own, and its next child processes of its own.
+
+    Without privilege, in a user namespace in which this user stays who it is.
+
+    Raises:
+        OSError: The system forbids it.
+    """
+    wanted = CLONE_NEWNS | CLONE_NEWIPC | CLONE_NEWPID
+    user, group = os.getuid(), os.getgid()
+    try:
+        _libc_call("unshare", ctypes.c_int(wanted))
+    except PermissionError:
+        _libc_call("unshare", ctypes.c_int(wanted | CLONE_NEWUSER))
+        for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
+            with open(f"/proc/self/{name}", "wb") as file:
+                file.write(text.encode())
+
+
+def private_mounts() -> None:
+    """Keeps what this process mounts from now on to itself."""
+    _mount("none", "/", None, MS_REC | MS_PRIVATE)
+
+
+def mount_fresh(kind: str, path: str) -> None:
+    """Mounts a new file system that holds neither programs, devices nor privileges.
+
+    Args:
+        kind: Such as ``tmpfs`` or ``proc``.
+        path: Where.
+
+    Raises:
+        OSError: The system forbids it.
+    """
+    _mount(kind, path, kind, MS_NOSUID | MS_NODEV | MS_NOEXEC)
+
+
+def cover(folder: str, keep: Iterable[str]) -> None:
+    """Mounts an empty folder over one, in which only what is kept shows through, at its old place.
+
+    Args:
+        folder: What is covered, with the sockets in it.
+        keep: Files and folders; those that lie elsewhere do not matter.
+
+    Raises:
+        OSError: The system forbids it.
+    """
+    inside = [path for path in keep if os.path.exists(path) and os.path.commonpath([folder, path]) == folder]
+    descriptors = [os.open(path, os.O_PATH | os.O_CLOEXEC) for path in inside]
+    try:
+        mount_fresh("tmpfs", folder)
+        for path, descriptor in zip(inside, descriptors, strict=True):
+            source = f"/proc/self/fd/{descriptor}"
+            if os.path.isdir(source):
+                os.makedirs(path, exist_ok=True)
+            else:
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+                os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC))
+            _mount(source, path, None, MS_BIND | MS_REC)
+    finally:
+        for descriptor in descriptors:
+            os.close(descriptor)
 
 
 def restrict_files(
@@ -241,6 +313,17 @@ def _call(number: int, *arguments: int) -> int:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))
     return result
+
+
+def _mount(source: str, target: str, kind: str | None, flags: int) -> None:
+    texts = (ctypes.c_char_p(None if text is None else os.fsencode(text)) for text in (source, target, kind))
+    _libc_call("mount", *texts, ctypes.c_ulong(flags), None)
+
+
+def _libc_call(name: str, *arguments: object) -> None:
+    if int(getattr(_libc, name)(*arguments)) < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
 
 
 def _prctl(option: int, value: int = 0) -> int:

@@ -26,7 +26,7 @@ INDEXED = 60
 
 def skill() -> str:
     """Returns the skill text: what a harness is, and how to make a better one."""
-    return resources.files("optimizers.proposers").joinpath("skill.md").read_text("utf-8")
+    return resources.files("optimizers.proposers.llm").joinpath("skill.md").read_text("utf-8")
 
 
 def sdk() -> Mapping[str, str]:

@@ -5,11 +5,11 @@ command writes ``candidates/<name>.py`` and ``candidates.json``, a list of objec
 ``axis``, ``changes`` and perhaps ``parent`` and ``file``. If it leaves a ``usage.json`` (``input_tokens``,
 ``cached_tokens``, ``output_tokens``, ``usd``), that is booked.
 
-Confinement (Linux with Landlock): the command may change the copy only, and cannot read this run or the embedded data
-sets. The network stays open and the environment is passed on, since an agent has to reach its model with its key. Its
-settings under the home directory can be read or written only where the constructor says so. What it leaves is
-untrusted data: bounded, links not followed, validated and checked as any other candidate. A child that leaves the
-process group and the wall clock's reach is not hunted down.
+Confinement (Linux with Landlock): the command may change the copy only, has no privileges and no terminal, and cannot
+read this run, this package or the environment's data. The network stays open and the environment is passed on, since
+an agent has to reach its model with its key. Its settings under the home directory can be read or written only where
+the constructor says so. What it leaves is untrusted data: bounded, links not followed, free of the keys, validated and
+checked as any other candidate. How far confinement goes is told in ``docs/threat_model.md``.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from typing import Any
 import whale_env
 from optimizers.proposers.llm import briefing, confined
 from optimizers.proposers.llm.files import ArchiveFiles
+from optimizers.proposers.llm.secrets import redacted
 from optimizers.proposers.llm.tools import MAX_SOURCE, ToolError, Workbench
 from optimizers.proposers.protocol import Brief, Proposal, Proposed, ProposerSetupError
 from optimizers.record.ledger import ProposerCost
@@ -54,7 +55,9 @@ each: {"name": "<name>", "hypothesis": "...", "axis": "...", "changes": "...", "
 run_check and submit_candidate here: read validator_rules.md, the sources under sdk/, and your file once more. What does
 not pass the check is dropped. SKILL.md says what a good candidate is; the archive is the folder archive/.
 """
-_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
+PACKAGES = ("whale_env", "harness_sdk", "reference_harnesses", "optimizers", "benchmarks", "tools")
+COPIES = (".git", "build", "dist")
+"""What else of a checkout holds them."""
 
 
 class CommandProposer:
@@ -67,6 +70,7 @@ class CommandProposer:
         timeout: float = 1800.0,
         read: Sequence[Path] = (),
         write: Sequence[Path] = (),
+        hidden: Sequence[Path] = (),
         allow_unconfined: bool = False,
     ) -> None:
         """Takes the command; nothing is started yet.
@@ -77,10 +81,12 @@ class CommandProposer:
             timeout: Seconds after which it is killed. What it has written by then counts.
             read: Trees that it may read and run besides the system's, such as where it is installed.
             write: Trees that it may change besides the copy, such as its settings.
+            hidden: What holds answers, such as the environment's data. This package does, too.
             allow_unconfined: Whether it may run where the kernel offers no Landlock.
 
         Raises:
-            ProposerSetupError: The command is empty or cannot be found, or cannot be confined here.
+            ProposerSetupError: The command is empty or cannot be found, cannot be confined here, or would be given
+                what is hidden.
         """
         try:
             self._command = shlex.split(command)
@@ -95,6 +101,10 @@ class CommandProposer:
         if not self._confine and not allow_unconfined:
             raise ProposerSetupError(f"the proposer's command cannot be confined: {confinement().why}")
         self._timeout, self._read, self._write = timeout, tuple(read), tuple(write)
+        answers = [*_packages(), *(path.resolve() for path in hidden)]
+        _keep_apart("read", self._read, answers)
+        self._hidden = [*answers, *_caches()]
+        _keep_apart("write", self._write, self._hidden)
 
     async def propose(self, brief: Brief) -> Proposed:
         """Runs the command once, and takes in what it leaves.
@@ -109,6 +119,8 @@ class CommandProposer:
         record = brief.folder / "command.json"
         if record.is_file():
             return _restored(json.loads(record.read_text("utf-8")))
+        run = brief.archive.folder.parent.resolve()
+        _keep_apart("write", self._write, [run])
         bench = Workbench(brief, brief.check)
         began = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="whale-proposer-", ignore_cleanup_errors=True) as name:
@@ -117,9 +129,9 @@ class CommandProposer:
             status, log = await self._run(copy, brief)
             dropped = await _collect(copy, bench, brief.count)
             cost = _cost(copy, time.monotonic() - began)
-        (brief.folder / "command.log").write_text(_redacted(log), "utf-8")
+        (brief.folder / "command.log").write_text(redacted(log), "utf-8")
         ended = "; ".join([status, f"{len(bench.candidates)} candidates handed in", *dropped])
-        proposed = Proposed(tuple(bench.candidates), cost, _redacted(ended))
+        proposed = Proposed(tuple(bench.candidates), cost, redacted(ended))
         scratch = record.with_suffix(".tmp")
         scratch.write_text(json.dumps(asdict(proposed)), "utf-8")
         scratch.replace(record)
@@ -129,7 +141,7 @@ class CommandProposer:
         """Runs the command to its end or its timeout; returns how it ended and the end of what it printed."""
         program = self._command
         if self._confine:
-            hidden = [Path(whale_env.__file__).parent / "data", brief.archive.folder.parent]
+            hidden = [*self._hidden, brief.archive.folder.parent.resolve()]
             program = confined.command(program, self._read, [copy, *self._write], hidden)
         environment = {**os.environ, "TMPDIR": str(copy / "tmp")}
         with open(copy.parent / "log", "w+b") as log:
@@ -190,10 +202,10 @@ async def _collect(copy: Path, bench: Workbench, count: int) -> list[str]:
             if not isinstance(file, str) or not re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,80}\.py", file):
                 raise ToolError("its file name is not a plain one that ends in .py")
             source = _content(copy, f"candidates/{file}", MAX_SOURCE).decode("utf-8")
-            if _redacted(source) != source:
+            if redacted(source) != source:
                 raise ToolError("its source holds a secret of the environment")
             parent = {"parent": said["parent"]} if said.get("parent") else {}
-            kept = {name: said.get(name) for name in ("name", "hypothesis", "axis", "changes")}
+            kept = {name: _without_secrets(said.get(name)) for name in ("name", "hypothesis", "axis", "changes")}
             bench.take(await bench.submit({**kept, **parent, "source": source}))
         except (ToolError, OSError, UnicodeDecodeError) as error:
             dropped.append(f"dropped {file!r:.80}: {str(error)[:2000]}")
@@ -225,6 +237,44 @@ def _content(copy: Path, name: str, limit: int) -> bytes:
         return file.read(limit)
 
 
+def _without_secrets(said: Any) -> Any:
+    return redacted(said) if isinstance(said, str) else said
+
+
+def _packages() -> list[Path]:
+    """Returns where this package lies: it generates problems with their answers, and embeds others."""
+    root = Path(whale_env.__file__).resolve().parent.parent
+    return [path for name in (*PACKAGES, *COPIES) if (path := root / name).exists() and _ours(path)]
+
+
+def _ours(path: Path) -> bool:
+    """Tells this project's folders from others of such names, which an installed package lies beside."""
+    return path.name in PACKAGES[:5] or (path.parent / "pyproject.toml").is_file()
+
+
+def _caches() -> list[Path]:
+    """Returns where downloaded data sets are kept."""
+    home = os.environ.get("HF_HOME") or "~/.cache/huggingface"
+    return [Path(home).expanduser().resolve()]
+
+
+def _keep_apart(what: str, granted: Sequence[Path], hidden: Sequence[Path]) -> None:
+    """Checks that nothing hidden lies in what is granted, nor around it.
+
+    Raises:
+        ProposerSetupError: It does.
+    """
+    for grant in granted:
+        tree = grant.resolve()
+        for path in hidden:
+            if path.is_relative_to(tree) or tree.is_relative_to(path):
+                raise ProposerSetupError(
+                    f"the proposer's command may not {what} {grant}: {path} is there, which holds answers or scores; "
+                    f"grant (--search.proposer.{what}) only where the command itself is installed, in a folder "
+                    "or virtual environment of its own"
+                )
+
+
 def _cost(copy: Path, seconds: float) -> ProposerCost:
     try:
         told = json.loads(_content(copy, "usage.json", MAX_LIST))
@@ -239,13 +289,6 @@ def _cost(copy: Path, seconds: float) -> ProposerCost:
 
     tokens = [int(number(name)) for name in ("input_tokens", "cached_tokens", "output_tokens")]
     return ProposerCost(1, tokens[0], tokens[1], tokens[2], number("usd"), seconds)
-
-
-def _redacted(text: str) -> str:
-    for name, value in os.environ.items():
-        if _SECRET.search(name) and len(value) >= 8:
-            text = text.replace(value, "[secret]")
-    return text
 
 
 def _restored(data: dict[str, Any]) -> Proposed:
