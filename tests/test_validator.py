@@ -339,6 +339,68 @@ def test_refused_by_the_rule_that_says_why(rule: str, source: str) -> None:
     assert all(problem.fix and problem.message and problem.rule in RULES for problem in report.problems)
 
 
+PEEK = "class Peek:\n    def step(self): return 1\n"
+
+REBOUND = [
+    member("def f(self, Peek): return Peek.step"),
+    member("def f(self, *Peek): return Peek"),
+    member("def f(self, **Peek): return Peek"),
+    member("def f(self, *, Peek=None): return Peek"),
+    member("def f(self, Peek, /): return Peek"),
+    member("def Peek(self): return 1"),
+    member("Peek = 'x'"),
+    member("Peek: str = 'x'"),
+    member("Mine = 'x'"),
+    pack("Peek = episode"),
+    pack("Peek: object = episode"),
+    pack("x, (Peek, *y) = 1, (2, 3)"),
+    pack("*Peek, x = 1, 2"),
+    pack("Peek += 1"),
+    pack("del Peek"),
+    pack("for Peek in episode.turns: pass"),
+    pack("for x, Peek in enumerate(episode.turns): pass"),
+    pack("x = [Peek for Peek in episode.turns]"),
+    pack("x = {Peek: 1 for Peek in 'ab'}"),
+    pack("x = {1: Peek for y, Peek in [(1, 2)]}"),
+    pack("x = list(Peek for Peek in 'ab')"),
+    pack("x = (lambda Peek: Peek.step)(episode)"),
+    pack("x = (lambda *Peek: Peek)(episode)"),
+    pack("if (Peek := episode): pass"),
+    pack("x = [y for z in 'ab' if (Peek := z)]"),
+    pack("try:\n    pass\nexcept ValueError as Peek:\n    pass"),
+    pack("with episode as Peek: pass"),
+    pack("match episode:\n    case Peek: pass"),
+    pack("match episode:\n    case [*Peek]: pass"),
+    pack("match episode:\n    case {**Peek}: pass"),
+    pack("match episode:\n    case (1 | 2) as Peek: pass"),
+    pack("match episode:\n    case Observation(text=Peek): pass"),
+    pack("def Peek(): pass"),
+    pack("def inner(Peek): return Peek"),
+    pack("def inner():\n    nonlocal Peek\n    Peek = 1"),
+    pack("global Peek\nPeek = 1"),
+    pack("import re as Peek"),
+    pack("class Peek: pass"),
+    top("import re as Peek"),
+    top("from harness_sdk import ToolCall as Peek"),
+    top("import Peek"),
+    top("Peek = 3"),
+    top("def Peek(): return 1"),
+    top("def f(Peek): return Peek"),
+]
+
+
+@pytest.mark.parametrize("source", REBOUND)
+@pytest.mark.parametrize("before", [True, False])
+def test_a_class_name_keeps_its_meaning(source: str, before: bool) -> None:
+    report = validate(PEEK + source if before else source + "\n\n" + PEEK, "chess")
+    assert {problem.rule for problem in report.problems} & {"rebinding", "redefined"}, str(report)
+
+
+def test_a_class_may_be_used_as_ever() -> None:
+    source = pack("peek = Peek()\nx = isinstance(peek, Peek)\ny = [p.step() for p in (peek,)]")
+    assert validate(source + "\n\n" + PEEK, "chess").ok
+
+
 def test_every_rule_has_a_case() -> None:
     assert {rule for rule, _ in REFUSED} == set(RULES)
 

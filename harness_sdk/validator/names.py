@@ -131,6 +131,11 @@ def _binding(tree: Tree, name: str, node: ast.AST) -> Iterator[Problem]:
             message = f"special method {shortened(name)!r} may not be defined"
             yield tree.problem(node, "special-method", message, fix)
         return
+    own = isinstance(node, ast.ClassDef) and isinstance(tree.parents[node], ast.Module)
+    if name in tree.classes and not own:  # the rules on classes go by their names
+        fix = f"use another name than the class {shortened(name)!r}"
+        message = f"class name {shortened(name)!r} is given another meaning"
+        yield tree.problem(node, "rebinding", message, fix)
     if in_class and not isinstance(node, ast.ClassDef):
         return
     if name in ALL_BUILTINS and not (importing and tree.imports.get(name, "").startswith("__future__")):

@@ -22,7 +22,7 @@ RULES: Mapping[str, str] = MappingProxyType(
         "attribute": "Only attributes of plain values, of the SDK's types, and those the file defines are used.",
         "private-attribute": "`_private` attributes are used on `self` or `cls` only, and defined in the file.",
         "format-string": "`str.format` is called on a text written in the file whose fields reach no hidden attribute.",
-        "rebinding": "No built-in or imported name, nor `self`, is given another meaning.",
+        "rebinding": "No built-in, imported or class name, nor `self`, is given another meaning.",
         "redefined": "A class or module name is defined once.",
         "attribute-assignment": "Attributes are assigned on `self` only, in methods, and never hooks or limits.",
         "input-mutation": "What a hook is given is not changed.",
