@@ -118,7 +118,7 @@ def test_the_gradient_is_the_models_own(name: str) -> None:
     model = built(kind, **settings)
     trainer = Trainer(model, TrainerConfig(lr=0.0, max_grad_norm=1e9))
     trainer._mixed = False  # in one precision throughout
-    trainer.update([Sample(ids, mask, (0.0,) * len(ids))])
+    trainer.step([Sample(ids, mask, (0.0,) * len(ids))])
     given = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
     model.zero_grad()
     logits = model(torch.tensor([ids]), use_cache=False).logits[0].log_softmax(-1)

@@ -49,7 +49,7 @@ def test_the_harness_of_a_model_behind_an_api_can_be_searched(
         remote = BackendConfig(kind="openai", url=f"{url}/v1", server="vllm")
         config = small(method="harness-only", model="big-model", backend=remote)
         result = start.start(config, env, tmp_path / "run", resume=False)
-        assert result["base"]["rollouts"] == 2 and result["weights_version"] == 0
+        assert result.base.rollouts == 2 and result.weights_version == 0
         assert not list((tmp_path / "run" / "checkpoints").glob("*"))
         assert len(list((tmp_path / "run" / "harnesses").iterdir())) > 1
         capsys.readouterr()
@@ -74,7 +74,7 @@ def test_a_backend_of_ones_own_is_a_function(tmp_path: Path) -> None:
     env = whale_env.handle("chess", CHESS)
     mine = BackendConfig(kind=f"{__name__}:scripted")
     result = start.start(small(method="harness-only", model="e2e4", backend=mine), env, tmp_path / "run", resume=False)
-    assert result["base"]["rollouts"] == 2
+    assert result.base.rollouts == 2
     with pytest.raises(ValueError, match="scripted takes no new weights"):
         start.start(small(model="e2e4", backend=mine), env, tmp_path / "other", resume=False)
 

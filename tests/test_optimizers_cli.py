@@ -242,7 +242,7 @@ def test_a_backend_that_never_answers_is_said(command: Any) -> None:
 
 def test_the_help_tells_where_the_limits_differ_from_a_run(command: Any) -> None:
     text = " ".join(command(evaluate.main, "--help")[1].split())
-    assert "nothing is taken from a preset" in text and "else 8192" in text
+    assert "nothing is taken from a preset" in text and "(default: 8192)" in text
 
 
 # Run directories
@@ -277,7 +277,7 @@ def test_a_start_that_fails_leaves_nothing_behind(tmp_path: Path, monkeypatch: p
         patch.setattr(meta_harness.MetaHarness, "iterate", None)
         with pytest.raises(TypeError):
             start.start(config, env, out, resume=True)
-    assert start.start(config, env, out, resume=True)["base"]["rollouts"] == 2
+    assert start.start(config, env, out, resume=True).base.rollouts == 2
 
 
 def test_a_directory_that_cannot_be_begun_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -301,11 +301,10 @@ def test_another_config_is_told_by_its_flag(tmp_path: Path) -> None:
 
 
 def test_the_follow_up_names_files_that_are_there(tmp_path: Path) -> None:
-    result = {"harness": "abc"}
-    assert "index.md" not in "".join(_follow_up(tmp_path, result))
+    assert "index.md" not in "".join(_follow_up(tmp_path, "abc"))
     (tmp_path / "harnesses").mkdir()
     (tmp_path / "harnesses" / "index.md").touch()
-    assert f"{tmp_path}/harnesses/index.md" in _follow_up(tmp_path, result)[0]
+    assert f"{tmp_path}/harnesses/index.md" in _follow_up(tmp_path, "abc")[0]
 
 
 # Ctrl-C and closed pipes

@@ -18,7 +18,7 @@ from harness_sdk.randomness import derive_seed
 from harness_sdk.trajectory import Trajectory
 from optimizers.archive.records import OutcomeTable
 from optimizers.config import PairedConfig
-from optimizers.run.evaluation import paired, summary
+from optimizers.run.evaluation import Gain, gain, summary
 from optimizers.search.comparison import compare
 from optimizers.search.selection import argmax, level, look, nominate, retest, slices
 from optimizers.statistics import holm, sign_flip, sign_test
@@ -101,13 +101,12 @@ def test_holms_correction() -> None:
 def test_two_evaluations_are_compared_on_common_known_rollouts() -> None:
     half_unknown = [row(task, "a", 0, 1.0 if number % 2 else None) for number, task in enumerate(TASKS[:16])]
     whole = [row(task, "b", 0, 1.0) for task in TASKS[:16]]
-    before, after = summary(half_unknown, 1, 1.0).to_json(), summary(whole, 1, 1.0).to_json()
-    assert before["by_task"]["t0"] == [None] and before["tasks"] == 8 and before["unknown"] == 8
-    assert paired(before, after) == {"gain": 0.0, "p": 1.0}  # an unknown reward is no 0
+    before, after = summary(half_unknown, 1, 1.0), summary(whole, 1, 1.0)
+    assert before.by_task["t0"] == [None] and before.tasks == 8 and before.unknown == 8
+    assert gain(before, after) == Gain(0.0, 1.0)  # an unknown reward is no 0
     better = [row(task, "b", index, float(index)) for task in TASKS[:4] for index in range(2)]
     none = [row(task, "a", index, 0.0) for task in TASKS[:4] for index in range(2)]
-    gain = paired(summary(none, 2, 1.0).to_json(), summary(better, 2, 1.0).to_json())
-    assert gain == {"gain": 0.5, "p": 1 / 16}
+    assert gain(summary(none, 2, 1.0), summary(better, 2, 1.0)) == Gain(0.5, 1 / 16)
 
 
 def test_the_two_sided_sign_test_is_exact() -> None:

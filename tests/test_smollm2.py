@@ -48,5 +48,5 @@ def test_it_plays_chess_and_learns(source: str) -> None:
     stored = [p for p, m in zip(sample.logprobs, sample.mask, strict=True) if m]
     assert trainer.log_probs(sample).tolist() == pytest.approx(stored, abs=1e-3)
     before = float(trainer.log_probs(sample).sum())
-    trainer.update(accepted)
+    trainer.step(accepted)
     assert float(trainer.log_probs(sample).sum()) > before

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import gymnasium as gym
 import pytest
@@ -12,13 +14,18 @@ import torch
 from test_rollout import play
 from tiny import tiny_llama
 
-from harness_sdk import Completion, Episode, Harness, Message, ParseFailure, RolloutConfig, ToolCall
+from harness_sdk import Completion, Episode, Harness, Message, ParseFailure, RolloutConfig, ToolCall, jobs_for
 from harness_sdk.loader import LoadedHarness
 from harness_sdk.policies import Sampling, TransformersPolicy
 from harness_sdk.session import LocalSession
-from harness_sdk.trajectory import Sample
-from optimizers.config import TrainerConfig, WeightsConfig
-from optimizers.weights.rsft import PromptSampler, collect, learn
+from harness_sdk.trajectory import Sample, Trajectory
+from optimizers.config import ConfigError, TrainerConfig, WeightsConfig
+from optimizers.record.played import play as roll_out
+from optimizers.run.outcomes import WeightStep
+from optimizers.weights.build import build
+from optimizers.weights.prompts import PromptSampler
+from optimizers.weights.protocol import DivergedError, IdleUpdate, NoTokenIdsError, UpdateStats
+from optimizers.weights.rsft import RSFTUpdate
 from optimizers.weights.trainer import Trainer
 from whale_env import DomainSpec, Observation, Outcome, Score, Task, ToolEnv, ToolSpec
 from whale_env.core import EnvHandle
@@ -88,26 +95,46 @@ def copying_env() -> EnvHandle:
     return EnvHandle("tests/Copying-v0", {})
 
 
-def test_rsft_teaches_a_tiny_model_to_copy() -> None:
+def collect(
+    env: EnvHandle, policy: TransformersPolicy, tasks: Sequence[Task], samples: int, config: RolloutConfig
+) -> list[Trajectory]:
+    return asyncio.run(roll_out(jobs_for(HARNESS, tasks, samples), env, policy, config)).trajectories
+
+
+@pytest.mark.parametrize(("update", "lr"), [("rsft", 3e-3), ("grpo:GRPO", 1e-3)])
+def test_an_update_teaches_a_tiny_model_to_copy(update: str, lr: float) -> None:
     env = copying_env()
     model, tokenizer = tiny_llama(hidden=64)
-    trainer = Trainer(model, TrainerConfig(lr=3e-3))
+    config = WeightsConfig(update, prompts=4, samples=32, minibatch=128, trainer=TrainerConfig(lr=lr))
+    learner = build(config, model)
     rollout_model, _ = tiny_llama(hidden=64)
     policy = TransformersPolicy(rollout_model, tokenizer=tokenizer)
     sampler = PromptSampler(env.tasks("train"), 4, seed=0)
-    config = WeightsConfig(prompts=4, samples=32, minibatch=128)
     rewards = []
-    for step in range(40):
+    for step in range(60):
         run = RolloutConfig(phase=f"step {step}", sampling=Sampling(1.0, top_k=0))
-        collected = asyncio.run(collect(env, HARNESS, policy, sampler.batch(step), config.samples, run))
-        rewards.append(learn(collected.trajectories, trainer, config, step).reward)
-        policy.load_weights(trainer.weights(), step + 1)
+        played = collect(env, policy, sampler.batch(step), config.samples, run)
+        rewards.append(WeightStep.of(played, learner.update(played, step)).reward)
+        policy.load_weights(learner.weights(), step + 1)
         if step >= 5 and min(rewards[-3:]) > 0.95:
             break
     assert rewards[0] < 0.4
     greedy = RolloutConfig(phase="test", sampling=Sampling(0.0))
-    test = asyncio.run(collect(env, HARNESS, policy, env.tasks("test"), 1, greedy)).trajectories
+    test = collect(env, policy, env.tasks("test"), 1, greedy)
     assert sum(t.reward or 0 for t in test) / len(test) > 0.9
+
+
+@pytest.mark.parametrize(
+    ("update", "words"),
+    [
+        ("rsf", "use rsft, or module:Class"),
+        ("nowhere:Update", "No module named"),
+        ("json:JSONDecoder", "no method update"),
+    ],
+)
+def test_an_update_that_is_none_is_refused(update: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        build(WeightsConfig(update), None)
 
 
 def samples() -> list[Sample]:
@@ -124,14 +151,14 @@ def gradients(batch: list[Sample], micro_tokens: int) -> dict[str, torch.Tensor]
     model, _ = tiny_llama()
     trainer = Trainer(model, TrainerConfig(lr=0.0, micro_tokens=micro_tokens, max_grad_norm=1e9))
     trainer._mixed = False
-    trainer.update(batch)
+    trainer.step(batch)
     return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
 
 
 @pytest.mark.parametrize("micro_tokens", [1, 30, 60])
 def test_micro_batches_do_not_change_the_gradient(micro_tokens: int) -> None:
     whole, parts = gradients(samples(), 10_000), gradients(samples(), micro_tokens)
-    assert whole.keys() == parts.keys()
+    assert whole and whole.keys() == parts.keys()
     for name in whole:
         torch.testing.assert_close(whole[name], parts[name], rtol=1e-4, atol=1e-6)
 
@@ -156,9 +183,10 @@ def test_log_probs_of_stored_ids_are_those_of_the_rollout() -> None:
     env = copying_env()
     model, tokenizer = tiny_llama()
     policy = TransformersPolicy(model, tokenizer=tokenizer)
-    collected = asyncio.run(collect(env, HARNESS, policy, env.tasks("train"), 2, RolloutConfig()))
+    played = collect(env, policy, env.tasks("train"), 2, RolloutConfig())
     trainer = Trainer(tiny_llama()[0], TrainerConfig())
-    for trajectory in collected.trajectories:
+    assert played
+    for trajectory in played:
         (sample,) = trajectory.samples()
         stored = [p for p, m in zip(sample.logprobs, sample.mask, strict=True) if m]
         assert trainer.log_probs(sample).tolist() == pytest.approx(stored, abs=1e-3)
@@ -168,42 +196,87 @@ def test_the_papers_learning_rate_moves_fp32_masters() -> None:
     model, _ = tiny_llama()
     trainer = Trainer(model, TrainerConfig(lr=1e-7))
     before = {name: weight.clone() for name, weight in trainer.weights().items()}
-    trainer.update(samples())
+    trainer.step(samples())
     moved = sum(int((before[name] != weight).sum()) for name, weight in trainer.weights().items())
     # A bfloat16 master would keep all of these: a step of 1e-7 is far below half an ulp of a typical weight.
     assert moved > 1000
     assert all(torch.equal(w.bfloat16(), before[n].bfloat16()) for n, w in trainer.weights().items() if "norm" in n)
 
 
-def test_saving_and_loading_goes_on_as_if_nothing_had_happened(tmp_path: object) -> None:
-    from pathlib import Path
-
-    folder = Path(str(tmp_path))
+def test_saving_and_loading_goes_on_as_if_nothing_had_happened(tmp_path: Path) -> None:
+    folder = tmp_path
     straight, resumed = (Trainer(tiny_llama()[0], TrainerConfig(lr=1e-2)) for _ in range(2))
-    straight.update(samples())
+    straight.step(samples())
     straight.save(folder)
-    straight.update(samples()[:2])
+    straight.step(samples()[:2])
     resumed.load(folder)
-    resumed.update(samples()[:2])
+    resumed.step(samples()[:2])
     for name, weight in straight.weights().items():
         assert torch.equal(weight, resumed.weights()[name])
 
 
-class Never:
-    def update(self, samples: Sequence[Sample]) -> None:
-        raise AssertionError("learnt from it")
+def learner(**trainer: Any) -> RSFTUpdate:
+    return RSFTUpdate(tiny_llama()[0], WeightsConfig(trainer=TrainerConfig(**trainer)))
 
 
-def test_unknown_rewards_and_failures_are_not_learnt_from() -> None:
-    env = copying_env()
+def test_a_gradient_that_is_not_finite_is_skipped_and_a_few_in_a_row_end_it() -> None:
+    trainer = Trainer(tiny_llama()[0], TrainerConfig(lr=1e-2, max_bad_steps=2))
+    before = {name: weight.clone() for name, weight in trainer.weights().items()}
+    bad = [float("nan")] * len(samples())
+    for _ in range(2):
+        assert trainer.step(samples(), bad).skipped
+    assert all(torch.equal(before[name], weight) for name, weight in trainer.weights().items())
+    assert not trainer.step(samples()).skipped  # a good one in between: counting begins anew
+    for _ in range(2):
+        trainer.step(samples(), [float("inf")] * len(bad))
+    with pytest.raises(DivergedError, match=r"3 optimiser steps in a row; lower --weights\.lr"):
+        trainer.step(samples(), bad)
+
+
+def test_skipped_steps_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    update = learner(lr=1e-2)
+    solved = play_copying()
+    embedding = update.trainer.model.get_input_embeddings().weight
+    monkeypatch.setattr(update.trainer, "_log_likelihood", lambda batch, weights: embedding.sum() * float("nan"))
+    stats = update.update(solved, 0)
+    assert (stats.updates, stats.skipped, stats.loss, stats.grad_norm) == (0, 1, None, None) and stats.accepted
+
+
+def play_copying() -> list[Trajectory]:
     model, tokenizer = tiny_llama()
     policy = TransformersPolicy(model, tokenizer=tokenizer)
     run = RolloutConfig(sampling=Sampling(1.0, top_k=0))
-    done = asyncio.run(collect(env, HARNESS, policy, env.tasks("train"), 1, run)).trajectories
-    lost = [replace(t, score=Score(None, "env_error")) for t in done]
+    env = copying_env()
+    played = collect(env, policy, env.tasks("train"), 1, run)
+    return [replace(t, score=Score(1.0)) for t in played]
 
-    result = learn(lost, Never(), WeightsConfig(), 0)  # type: ignore[arg-type]
-    assert (result.accepted, result.updates, result.loss, result.reward) == (0, 0, None, 0.0)
+
+def test_the_learning_rate_rises_over_the_warm_up_and_a_resumed_one_goes_on(tmp_path: Path) -> None:
+    trainer = Trainer(tiny_llama()[0], TrainerConfig(lr=4e-3, warmup_steps=4))
+    rates = []
+    for step in range(6):
+        trainer.step(samples())
+        rates.append(trainer.optimizer.param_groups[0]["lr"])
+        if step == 1:
+            trainer.save(tmp_path)
+            trainer = Trainer(tiny_llama()[0], TrainerConfig(lr=4e-3, warmup_steps=4))
+            trainer.load(tmp_path)
+    assert rates == pytest.approx([1e-3, 2e-3, 3e-3, 4e-3, 4e-3, 4e-3])
+
+
+def test_an_update_sees_all_rollouts_of_a_step() -> None:
+    played = play_copying()
+    mixed = [replace(played[0], score=Score(0.0, "wrong")), *played[1:]]
+    idle = IdleUpdate(tiny_llama()[0], WeightsConfig())
+    assert idle.update(mixed, 0) == UpdateStats() and idle.seen == mixed
+    assert learner().update(mixed, 0).accepted == len(mixed) - 1
+
+
+def test_unknown_rewards_and_failures_are_not_learnt_from() -> None:
+    lost = [replace(t, score=Score(None, "env_error")) for t in play_copying()]
+    step = WeightStep.of(lost, learner().update(lost, 0))
+    assert step.stats == UpdateStats() and (step.reward, step.rollouts) == (0.0, len(lost))
+    assert WeightStep.from_json(step.to_json()) == step
 
 
 def test_no_prompt_comes_twice_within_an_epoch() -> None:
@@ -219,5 +292,5 @@ def test_no_prompt_comes_twice_within_an_epoch() -> None:
 def test_text_without_token_ids_is_never_trained_on() -> None:
     solved = play(Harness, ["<answer>2</answer>"])[0]
     solved = replace(solved, calls=tuple(replace(call, token_ids=(), logprobs=()) for call in solved.calls))
-    with pytest.raises(ValueError, match="exact ids only"):
-        learn([solved], Never(), WeightsConfig(), 0)  # type: ignore[arg-type]
+    with pytest.raises(NoTokenIdsError, match="exact ids only"):
+        learner().update([solved], 0)

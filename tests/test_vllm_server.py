@@ -24,7 +24,7 @@ from tiny import tiny_llama
 from harness_sdk.policies import GREEDY, Generation, PolicyError, Request, Sampling, TransformersPolicy, VLLMPolicy, api
 from harness_sdk.policies.engine import Engine, Row
 from harness_sdk.policies.vllm_sync import fingerprint
-from optimizers.weights import rsft
+from optimizers.run import backend
 
 pytest.importorskip("openai")
 
@@ -220,7 +220,7 @@ def test_a_server_that_takes_no_orders_samples_but_does_not_train(fake: tuple[Fa
     with VLLMPolicy(tiny_model, url=fake[1] + "/v1/") as policy:
         equal(ask(policy, ASKED), ask(reference(), ASKED))
         with pytest.raises(ValueError, match="VLLM_SERVER_DEV_MODE=1"):
-            rsft.require_token_ids(policy)
+            backend.require_token_ids(policy)
         with pytest.raises(PolicyError, match="VLLM_SERVER_DEV_MODE=1"):
             policy.load_weights(changed(), 1)
 

@@ -143,11 +143,12 @@ def evaluate_pair(flags: EvaluateFlags) -> None:
 
             policy.load_weights(load_file(pair.weights), 1)
         config = flags.agent.rollouts(flags.seed, "evaluate")
-        row, trajectories = asyncio.run(evaluate(env, harness, policy, tasks, size.k, config, progress))
-    if trouble := warning(trajectories):
+        row, played = asyncio.run(evaluate(env, harness, policy, tasks, size.k, config, progress))
+    if trouble := warning(played.trajectories):
         print(f"warning: {trouble}", file=sys.stderr)
     about = {"env": flags.env, "env_args": env_args, "harness": harness.name, "model": flags.model}
-    print(json.dumps({**about, "agent": asdict(flags.agent), **row.to_json()}, indent=2))
+    agent = {**asdict(flags.agent.sampling), **asdict(flags.agent.limits)}
+    print(json.dumps({**about, "agent": agent, **row.to_json()}, indent=2))
 
 
 def parse_flags(arguments: list[str]) -> EvaluateFlags:

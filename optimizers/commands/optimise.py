@@ -6,7 +6,7 @@ import re
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from optimizers.commands.cli import fail, one_line_errors, parse_preset, print_plan
 from optimizers.config import Inline, Method, Preset, RunConfig, checked
@@ -67,7 +67,7 @@ def run_command(module: str, method: Method | None = None) -> None:
 
         result = start(config, env, out, resume=flags.resume)
 
-        print_result(result, str(out), _follow_up(out, result))
+        print_result(result, str(out), _follow_up(out, result.harness))
 
 
 def _default_out(config: RunConfig) -> Path:
@@ -75,11 +75,11 @@ def _default_out(config: RunConfig) -> Path:
     return Path("runs") / f"{env}-{config.method}-s{config.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
 
 
-def _follow_up(out: Path, result: dict[str, Any]) -> list[str]:
+def _follow_up(out: Path, harness: str) -> list[str]:
     harnesses = out / "harnesses"
     index = f" (and {harnesses}/index.md)" if (harnesses / "index.md").is_file() else ""  # written by the first search
     return [
-        f"look at it:   less {harnesses}/{result['harness']}/harness.py{index}",
+        f"look at it:   less {harnesses}/{harness}/harness.py{index}",
         f"measure more: python -m optimizers.evaluate --run {out} --tasks 128",
     ]
 

@@ -54,6 +54,18 @@ class Frozen:
         """Nothing is cached here."""
 
 
+def require_token_ids(policy: Policy) -> None:
+    """Checks before any rollout that a policy can be trained on.
+
+    Raises:
+        harness_sdk.policies.PolicyError or InputError: It gives no token ids, or takes no new weights; the message says
+            what to use instead.
+    """
+    check = getattr(policy, "require_token_ids", None)
+    if check is not None:
+        check()
+
+
 def resolved(config: BackendConfig, model: str) -> str:
     """Returns what the backend loads a model from: a directory or hub name where this project loads it, else its name.
 

@@ -9,14 +9,17 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TextIO, cast
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
 from harness_sdk.trajectory import Trajectory
+
+if TYPE_CHECKING:  # a command's help and errors need not wait for it
+    from optimizers.run.outcomes import Result
 
 
 class _Stream:
@@ -132,36 +135,35 @@ class Display:
         self._console.print(f"[{minutes:02d}:{seconds:02d}] {text}", markup=False, highlight=False, soft_wrap=True)
 
 
-def print_result(result: Mapping[str, Any], path: str, follow_up: Sequence[str]) -> None:
+def print_result(result: Result, path: str, follow_up: Sequence[str]) -> None:
     """Prints the closing table, the run's path and what to do next."""
-    table = Table(title=f"{result['env']} · {result['method']} · seed {result['seed']}", title_justify="left")
+    table = Table(title=f"{result.env} · {result.method} · seed {result.seed}", title_justify="left")
     for name in ("pair", "mean@k", "95 % interval", "format", "legality", "rollouts", "seconds"):
         table.add_column(name, justify="left" if name == "pair" else "right")
-    rows = [("base", result["base"]), *[(row["phase"], row) for row in result["phases"]]]
-    rows += [("final", result["final"]), ("selected on search", result["selected"])]
+    rows = [(row.phase, row) for row in (result.base, *result.phases)]
+    rows += [("final", result.final), ("selected on search", result.selected)]
     for name, row in rows:
-        legality = "-" if row["legality"] is None else f"{row['legality']:.1%}"
+        legality = "-" if row.legality is None else f"{row.legality:.1%}"
         table.add_row(
             name,
-            f"{row['mean']:.1%}",
-            f"{row['low']:.1%} to {row['high']:.1%}",
-            f"{row['format']:.1%}",
+            f"{row.mean:.1%}",
+            f"{row.low:.1%} to {row.high:.1%}",
+            f"{row.format:.1%}",
             legality,
-            str(row["rollouts"]),
-            f"{row['seconds']:.0f}",
+            str(row.rollouts),
+            f"{row.seconds:.0f}",
         )
     console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else 120)
     console.print(table)
-    k, tasks = result["base"]["k"], result["base"]["tasks"]
-    gain = result["gain"]
+    k, tasks, gain = result.base.k, result.base.tasks, result.gain
     console.print(
-        f"final against base on the same tasks: {gain['gain']:+.1%}, p = {gain['p']:.2g} (exact paired sign-flip test)",
+        f"final against base on the same tasks: {gain.gain:+.1%}, p = {gain.p:.2g} (exact paired sign-flip test)",
         markup=False,
         highlight=False,
         soft_wrap=True,
     )
     console.print(
-        f"mean@{k} over {tasks} test tasks; {result['seconds']:.0f} s of work. Run directory: {path}",
+        f"mean@{k} over {tasks} test tasks; {result.seconds:.0f} s of work. Run directory: {path}",
         markup=False,
         highlight=False,
         soft_wrap=True,

@@ -1,11 +1,7 @@
-"""Evaluation: mean@k on held-out tasks with a bootstrap interval, and ``python -m optimizers.evaluate``.
-
-The only place that opens the test split.
-"""
+"""Evaluation: mean@k on held-out tasks with a bootstrap interval. The only place that opens the test split."""
 
 from __future__ import annotations
 
-import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -16,9 +12,10 @@ import numpy as np
 
 from harness_sdk.loader import LoadedHarness
 from harness_sdk.policies.base import Policy
-from harness_sdk.rollout import RolloutConfig, jobs_for, rollout
+from harness_sdk.rollout import RolloutConfig, jobs_for
 from harness_sdk.trajectory import Trajectory
 from optimizers.archive.records import OutcomeTable
+from optimizers.record.played import Played, play
 from optimizers.search.comparison import compare
 from whale_env.core import EnvHandle
 from whale_env.types import Task
@@ -80,7 +77,7 @@ async def evaluate(
     k: int,
     config: RolloutConfig,
     on_done: Callable[[Trajectory], None] | None = None,
-) -> tuple[Evaluation, list[Trajectory]]:
+) -> tuple[Evaluation, Played]:
     """Rolls a pair out k times on each task and sums it up.
 
     Args:
@@ -93,11 +90,10 @@ async def evaluate(
         on_done: Called with each finished trajectory.
 
     Returns:
-        The summary and all trajectories.
+        The summary, and the rollouts with what they cost.
     """
-    began = time.monotonic()
-    trajectories = await rollout(jobs_for(harness, tasks, k), env, policy, config, on_done)
-    return summary(trajectories, k, time.monotonic() - began, config.seed), trajectories
+    played = await play(jobs_for(harness, tasks, k), env, policy, config, on_done)
+    return summary(played.trajectories, k, played.cost.seconds, config.seed), played
 
 
 def summary(trajectories: Sequence[Trajectory], k: int, seconds: float, seed: int = 0) -> Evaluation:
@@ -146,23 +142,27 @@ def warning(trajectories: Sequence[Trajectory]) -> str:
     return f"all {len(counted)} rollouts{known} ended in {kinds}, the first so: {' '.join(counted[0].stopped.split())}"
 
 
-def paired(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, float]:
-    """Compares two evaluations on the rollouts whose reward both know.
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """A second evaluation against a first.
 
-    Args:
-        before: JSON data of the first, as `Evaluation.to_json` gives it.
-        after: Of the second, with the same seeds.
-
-    Returns:
-        ``gain``, the mean difference over those rollouts, and ``p``, the one-sided exact p-value over tasks
-        (`optimizers.search.comparison.compare`).
+    Attributes:
+        gain: Mean difference over the rollouts whose reward both know.
+        p: One-sided exact p-value over tasks (`optimizers.search.comparison.compare`).
     """
+
+    gain: float
+    p: float
+
+
+def gain(before: Evaluation, after: Evaluation) -> Gain:
+    """Compares two evaluations with the same seeds."""
     found = compare(_table(after), _table(before))
-    return {"gain": found.gain, "p": found.p}
+    return Gain(found.gain, found.p)
 
 
-def _table(data: Mapping[str, Any]) -> OutcomeTable:
-    rollouts = ((task, index, reward) for task, row in data["by_task"].items() for index, reward in enumerate(row))
+def _table(evaluation: Evaluation) -> OutcomeTable:
+    rollouts = ((task, index, reward) for task, row in evaluation.by_task.items() for index, reward in enumerate(row))
     return OutcomeTable("", {(task, index): reward for task, index, reward in rollouts if reward is not None})
 
 

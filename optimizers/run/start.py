@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from harness_sdk.loader import LoadedHarness, load
 from harness_sdk.sandbox import confinement
@@ -22,16 +22,15 @@ from optimizers.proposers.protocol import Proposer
 from optimizers.record.rundir import RunDir
 from optimizers.run import backend
 from optimizers.run.display import Display
+from optimizers.run.outcomes import Result
 from optimizers.run.plan import kinds, planned, require_tasks
-from optimizers.run.whale import Run
-from optimizers.weights import rsft
+from optimizers.run.whale import Parts, Run
+from optimizers.weights.build import build as build_update
+from optimizers.weights.build import update_class
 from whale_env.core import EnvHandle
 
-if TYPE_CHECKING:
-    from optimizers.weights.trainer import Trainer
 
-
-def start(config: RunConfig, env: EnvHandle, out: Path, *, resume: bool) -> dict[str, Any]:
+def start(config: RunConfig, env: EnvHandle, out: Path, *, resume: bool) -> Result:
     """Runs or resumes a configuration.
 
     A new run that fails before it finished a unit of work leaves no directory behind.
@@ -56,14 +55,15 @@ def start(config: RunConfig, env: EnvHandle, out: Path, *, resume: bool) -> dict
             "Give --search.allow-uncaged to run them all the same; the run's record will say so"
         )
     require_tasks(config, env)
+    if "weights" in kinds(config):
+        update_class(config.weights)
     spec = env.prototype.domain.spec
     h0 = load(config.harness or spec.baseline, env=spec.name)
     proposer = _proposer(config, h0, env) if searches else OfflineProposer()
     source = backend.resolved(config.backend, config.model)
     run = RunDir.open(out, asdict(config), resume=resume)
     if resume and (out / "result.json").is_file():
-        finished: dict[str, Any] = json.loads((out / "result.json").read_text("utf-8"))
-        return finished
+        return Result.from_json(json.loads((out / "result.json").read_text("utf-8")))
     try:
         return _played(config, env, run, h0, proposer, source)
     except BaseException:
@@ -74,29 +74,27 @@ def start(config: RunConfig, env: EnvHandle, out: Path, *, resume: bool) -> dict
 
 def _played(
     config: RunConfig, env: EnvHandle, run: RunDir, h0: LoadedHarness, proposer: Proposer, source: str
-) -> dict[str, Any]:
+) -> Result:
     if "backend" not in run.done():
         run.finish("backend", {"dtype": backend.dtype(config.backend, source)}, 0.0)
     kept = replace(config.backend, dtype=run.result("backend")["dtype"])
     total = sum(count for _, count in planned(config, env))
     with backend.opened(kept, source) as policy, Display(total) as display:
-        trainer = None
+        update = None
         if "weights" in kinds(config):
-            rsft.require_token_ids(policy)
-            trainer = _trainer(config, backend.training_device(kept))
-        whale = Run(config, run, env, h0, proposer, display)
-        whale.attach(trainer, policy)
-        return asyncio.run(whale.play())
+            backend.require_token_ids(policy)
+            update = build_update(config.weights, _trained(config.model, backend.training_device(kept)))
+        return asyncio.run(Run(config, run, env, Parts(h0, proposer, policy, update), display).play())
 
 
-def _trainer(config: RunConfig, device: str) -> Trainer:
+def _trained(model: str, device: str) -> Any:
+    """Loads the model that is trained: master weights in float32."""
     import torch
 
     from harness_sdk import models
     from harness_sdk.policies.loading import load as load_model
-    from optimizers.weights.trainer import Trainer
 
-    return Trainer(load_model(models.resolve(config.model), torch.float32).to(device), config.weights.trainer)
+    return load_model(models.resolve(model), torch.float32).to(device)
 
 
 def _proposer(config: RunConfig, h0: LoadedHarness, env: EnvHandle) -> Proposer:

@@ -5,7 +5,8 @@
 
 `Run` is the whole algorithm as straight code over units of work that the run directory journals, so that a killed run
 resumes by walking through the same code. The controls (weight-only, harness-only, stagewise) are the same code with
-other phases. Steps are `optimizers.weights.rsft` and `optimizers.search.meta_harness`; when phases end is
+other phases. Steps are a
+`optimizers.weights.protocol.WeightUpdate` and `optimizers.search.meta_harness`; when phases end is
 `optimizers.run.schedule`.
 """
 
@@ -13,34 +14,32 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Sequence
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol, runtime_checkable
 
 from harness_sdk.loader import LoadedHarness
 from harness_sdk.policies.base import TrainablePolicy
 from harness_sdk.randomness import derive_seed
-from harness_sdk.rollout import RolloutConfig
+from harness_sdk.rollout import RolloutConfig, jobs_for
 from harness_sdk.sandbox import confinement
-from harness_sdk.trajectory import Trajectory
 from optimizers.archive.records import Entry, HarnessScore
 from optimizers.archive.store import Archive
 from optimizers.config import RunConfig
 from optimizers.proposers.protocol import Brief, Proposal, Proposer
-from optimizers.record.ledger import AgentCost, Ledger
+from optimizers.record.ledger import Ledger
+from optimizers.record.played import Played, play
 from optimizers.record.rundir import METRICS, RunDir
 from optimizers.report.page import ReportError, write_report
 from optimizers.run.display import Display
-from optimizers.run.evaluation import evaluate, paired, warning
+from optimizers.run.evaluation import evaluate, gain, warning
+from optimizers.run.outcomes import PairEvaluation, Result, WeightStep
 from optimizers.run.plan import first_tasks, kinds, require_tasks
 from optimizers.run.schedule import Phase, harness_over, phases, weights_over
 from optimizers.search import meta_harness
 from optimizers.search.meta_harness import MetaHarness, Place
-from optimizers.weights import rsft
+from optimizers.weights.prompts import PromptSampler
+from optimizers.weights.protocol import WeightUpdate
 from whale_env.core import EnvHandle
-
-if TYPE_CHECKING:
-    from optimizers.weights.trainer import Trainer
 
 SHOWN = 8
 """First observations of search tasks that a proposer is shown."""
@@ -55,28 +54,37 @@ class Sleeper(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a run works with.
+
+    Attributes:
+        h0: The harness to begin with.
+        proposer: Writes candidates.
+        policy: Samples.
+        update: Learns; None if the method has no weight phase.
+    """
+
+    h0: LoadedHarness
+    proposer: Proposer
+    policy: TrainablePolicy
+    update: WeightUpdate | None
+
+
 class Run:
     """One run of an optimiser over (weights, harness) pairs."""
 
-    def __init__(
-        self,
-        config: RunConfig,
-        run: RunDir,
-        env: EnvHandle,
-        h0: LoadedHarness,
-        proposer: Proposer,
-        display: Display,
-    ) -> None:
-        """Prepares; nothing is sampled yet.
+    def __init__(self, config: RunConfig, run: RunDir, env: EnvHandle, parts: Parts, display: Display) -> None:
+        """Prepares; weights are as the last finished step left them, and nothing is sampled yet.
 
         Args:
             config: What to do.
             run: Where it is kept.
             env: A handle on all splits. Optimisation gets a sealed one; only evaluation opens the test split.
-            h0: The harness to begin with.
-            proposer: Writes candidates.
+            parts: What it works with.
             display: Shows progress.
         """
+        h0, proposer = parts.h0, parts.proposer
         self.config, self.run, self.display = config, run, display
         self._open_env, self._env = env, env.sealed()
         self._h0, self._proposer = h0, proposer
@@ -88,29 +96,21 @@ class Run:
         self._test = first_tasks(env, "test", config.evaluation.tasks)
         if "weights" in kinds(config):
             train = first_tasks(env, "train", config.train_tasks)
-            self._sampler = rsft.PromptSampler(train, config.weights.prompts, config.seed)
+            self._prompts = PromptSampler(train, config.weights.prompts, config.seed)
+        self._policy, self._update = parts.policy, parts.update
         self.harness = h0
         self.version = 0
+        self._load_weights()
 
-    def attach(self, trainer: Trainer | None, policy: TrainablePolicy) -> None:
-        """Brings in the weights, as the last finished weight step left them.
-
-        Args:
-            trainer: Updates weights; None if the method has no weight phase.
-            policy: Samples.
-        """
-        self._policy = policy
-        if trainer is None:
-            return
-        self._trainer = trainer
+    def _load_weights(self) -> None:
         steps = self.run.done("weights/")
-        if not steps:
+        if self._update is None or not steps:
             return
         version = max(int(key.rsplit("/", 1)[1]) for key in steps)
-        self._trainer.load(self.run.path / "checkpoints" / f"step-{version:06d}")
-        self._policy.load_weights(self._trainer.weights(), version)
+        self._update.load(self.run.path / "checkpoints" / f"step-{version:06d}")
+        self._policy.load_weights(self._update.weights(), version)
 
-    async def play(self) -> dict[str, Any]:
+    async def play(self) -> Result:
         """Runs or resumes to the end.
 
         Returns:
@@ -118,30 +118,29 @@ class Run:
         """
         self._archive.add(Entry(self._h0.id, self._h0.name, None, "the starting harness", "none", 0, 0), self._h0)
         base = await self._evaluation("base")
-        rows: list[dict[str, Any]] = []
-        pairs: list[tuple[float, dict[str, Any]]] = []
+        rows: list[PairEvaluation] = []
+        rewards: list[float] = []
         for phase in phases(self.config.method, self.config.schedule.cycles):
             await (self._weight_phase(phase) if phase.kind == "weights" else self._harness_phase(phase))
-            row = await self._evaluation(phase.name)
-            rows.append({**row, "phase": phase.name})
-            pairs.append((await self._search_score(phase.name), row))
-        best = max(pairs, key=lambda pair: pair[0])[1] if pairs else base
-        result = {
-            "env": self.config.env,
-            "method": self.config.method,
-            "seed": self.config.seed,
-            "base": base,
-            "phases": rows,
-            "final": rows[-1] if rows else base,
-            "selected": best,
-            "gain": paired(base, rows[-1] if rows else base),
-            "harness": self.harness.id,
-            "weights_version": self.version,
-            "caged": confinement().available,
-            "spent": self._ledger.totals(),
-            "seconds": self.run.seconds(),
-        }
-        self.run.write_json("result.json", result)
+            rows.append(await self._evaluation(phase.name))
+            rewards.append(await self._search_score(phase.name))
+        final = rows[-1] if rows else base
+        result = Result(
+            env=self.config.env,
+            method=self.config.method,
+            seed=self.config.seed,
+            base=base,
+            phases=rows,
+            final=final,
+            selected=rows[rewards.index(max(rewards))] if rows else base,
+            gain=gain(base, final),
+            harness=self.harness.id,
+            weights_version=self.version,
+            caged=confinement().available,
+            spent=self._ledger.totals(),
+            seconds=self.run.seconds(),
+        )
+        self.run.write_json("result.json", result.to_json())
         self._report()
         return result
 
@@ -154,50 +153,46 @@ class Run:
     # Weights
 
     async def _weight_phase(self, phase: Phase) -> None:
-        per_epoch = self._sampler.steps_per_epoch
+        per_epoch = self._prompts.steps_per_epoch
         fixed = max(1, round(self.config.weights.epochs * per_epoch))
         adaptive = self.config.method == "adaptive"
+        assert self._update is not None
         if self.config.weights.reset_optimizer and f"weights/{phase.cycle}/{self.version + 1}" not in self.run.done():
-            self._trainer.reset_optimizer()
+            self._update.reset()
         rewards: list[float] = []
         while not (weights_over(rewards, per_epoch, self.config.schedule) if adaptive else len(rewards) >= fixed):
             version = self.version + 1
             key = f"weights/{phase.cycle}/{version}"
             fresh = key not in self.run.done()
             label = f"{phase.name} step {len(rewards) + 1}" + ("" if adaptive else f"/{fixed}")
-            result = await self._unit(key, lambda v=version, p=phase, n=label: self._weight_step(v, p, n))
+            update = self._update
+            done = await self._unit(key, lambda v=version, p=phase, n=label, u=update: self._weight_step(v, p, n, u))
+            step = WeightStep.from_json(done)
             self.version = version
-            rewards.append(result["reward"])
+            rewards.append(step.reward)
             if fresh:
                 self._forget_checkpoints()
-                loss = "" if result["loss"] is None else f", loss {result['loss']:.3f}"
-                self.display.line(
-                    f"{label}: reward {result['reward']:.3f}, accepted {result['accepted']}/{result['rollouts']}{loss}"
-                )
-                if not result["accepted"]:
+                self.display.line(f"{label}: {step}")
+                if not step.stats.accepted:
                     self.display.line(f"{label}: warning: nothing was accepted, the weights stay as they are")
 
-    async def _weight_step(self, version: int, phase: Phase, label: str) -> dict[str, Any]:
+    async def _weight_step(self, version: int, phase: Phase, label: str, update: WeightUpdate) -> dict[str, Any]:
         self.display.unit(label)
-        tasks = self._sampler.batch(version - 1)
-        config = self._rollouts(f"weights/{version}")
-        collected = await rsft.collect(
-            self._env, self.harness, self._policy, tasks, self.config.weights.samples, config, self.display.rollout
-        )
-        self._ledger.agent(phase.name, collected.cost)
-        self._keep(phase.name, collected.trajectories)
+        jobs = jobs_for(self.harness, self._prompts.batch(version - 1), self.config.weights.samples)
+        played = await play(jobs, self._env, self._policy, self._rollouts(f"weights/{version}"), self.display.rollout)
+        self._book(phase.name, played)
         self._policy.forget()  # the cache is of the old weights, and training needs the memory
         if self.config.backend.sleep and isinstance(self._policy, Sleeper):
             self._policy.sleep(keep_weights=False)  # new ones come below
-        result = rsft.learn(collected.trajectories, self._trainer, self.config.weights, version)
+        step = WeightStep.of(played.trajectories, update.update(played.trajectories, version)).to_json()
         with self.run.folder(f"checkpoints/step-{version:06d}") as folder:
-            self._trainer.save(folder)
-        self._policy.load_weights(self._trainer.weights(), version)
+            update.save(folder)
+        self._policy.load_weights(update.weights(), version)
         self.run.append(
             METRICS,
-            {"phase": phase.name, "cycle": phase.cycle, "step": version, "harness": self.harness.id} | result.to_json(),
+            {"phase": phase.name, "cycle": phase.cycle, "step": version, "harness": self.harness.id} | step,
         )
-        return result.to_json()
+        return step
 
     def _forget_checkpoints(self) -> None:
         """Keeps the newest checkpoint; called once the journal names it."""
@@ -286,34 +281,26 @@ class Run:
 
     # Evaluation
 
-    async def _evaluation(self, name: str) -> dict[str, Any]:
+    async def _evaluation(self, name: str) -> PairEvaluation:
         key = f"evaluation/{name}"
         fresh = key not in self.run.done()
-        row: dict[str, Any] = await self._unit(key, lambda: self._evaluate(name))
+        row = PairEvaluation.from_json(await self._unit(key, lambda: self._evaluate(name)))
         if fresh:
-            self.display.line(
-                f"test after {name}: mean@{row['k']} {row['mean']:.1%} ({row['low']:.1%} to {row['high']:.1%})"
-            )
+            self.display.line(f"test after {name}: {row}")
         return row
 
     async def _evaluate(self, name: str) -> dict[str, Any]:
         self.display.unit(f"test {name}")
         # The same seeds for every pair: what differs between two evaluations is the pair.
-        config = self._rollouts("test")
-        summary, trajectories = await evaluate(
-            self._open_env,
-            self.harness,
-            self._policy,
-            self._test,
-            self.config.evaluation.k,
-            config,
-            self.display.rollout,
+        config, k = self._rollouts("test"), self.config.evaluation.k
+        summary, played = await evaluate(
+            self._open_env, self.harness, self._policy, self._test, k, config, self.display.rollout
         )
-        if trouble := warning(trajectories):
+        if trouble := warning(played.trajectories):
             self.display.line(f"test {name}: warning: {trouble}")
-        self._ledger.agent(f"test-{name}", AgentCost.of(trajectories, summary.seconds))
-        self._keep(f"test-{name}", trajectories)
-        return {**summary.to_json(), "harness": self.harness.id, "weights_version": self.version}
+        self._book(f"test-{name}", played)
+        pair = {"phase": name, "harness": self.harness.id, "weights_version": self.version}
+        return summary.to_json() | pair
 
     async def _search_score(self, name: str) -> float:
         """Scores the current pair on the search split with fresh seeds: what pairs are selected by."""
@@ -348,6 +335,8 @@ class Run:
     def _rollouts(self, phase: str) -> RolloutConfig:
         return self.config.agent.rollouts(self.config.seed, phase)
 
-    def _keep(self, name: str, trajectories: Sequence[Trajectory]) -> None:
-        for trajectory in trajectories:
+    def _book(self, name: str, played: Played) -> None:
+        """Books what rollouts cost, and keeps them."""
+        self._ledger.agent(name, played.cost)
+        for trajectory in played.trajectories:
             self.run.append(f"trajectories/{name}.jsonl", trajectory.to_json())

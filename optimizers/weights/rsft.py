@@ -1,171 +1,86 @@
-"""RSFT, the weight phase: sample G rollouts per task under the current pair, keep what the verifier accepts, learn it.
+"""RSFT, the default weight update: keep the rollouts that the verifier accepts, and learn them.
 
-One step of online rejection-sampling fine-tuning, and the sampler of tasks. Gradients and master weights are
-`optimizers.weights.trainer`; phases and schedules are `optimizers.run`.
+Online rejection-sampling fine-tuning. Which minibatches make one optimiser step is decided here; gradients and master
+weights are `optimizers.weights.trainer`.
 """
 
 from __future__ import annotations
 
 import random
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from statistics import fmean
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
-from harness_sdk.loader import LoadedHarness
-from harness_sdk.policies.base import Policy
+from torch import Tensor
+
 from harness_sdk.randomness import derive_seed
-from harness_sdk.rollout import RolloutConfig, jobs_for, rollout
-from harness_sdk.trajectory import Sample, Trajectory
+from harness_sdk.trajectory import Trajectory
 from optimizers.config import WeightsConfig
-from optimizers.record.ledger import AgentCost
-from whale_env.core import EnvHandle
-from whale_env.types import Task
-
-if TYPE_CHECKING:  # it loads torch, which a command's help and errors need not wait for
-    from optimizers.weights.trainer import UpdateStats
+from optimizers.weights.protocol import UpdateStats, samples_of
+from optimizers.weights.trainer import OptimizerStep, Trainer
 
 
-class WeightUpdate(Protocol):
-    """The plug point of the weight phase: learns from accepted samples."""
+class RSFTUpdate:
+    """Maximum likelihood on accepted rollouts (reward 1), a few passes in minibatches."""
 
-    def update(self, samples: Sequence[Sample]) -> UpdateStats:
-        """Takes one optimiser step on all samples together."""
-        ...
-
-
-class PromptSampler:
-    """Goes through the train split in a seeded order, epoch after epoch, across phases and cycles.
-
-    A pure function of the step: no task comes twice within an epoch, and a resumed run needs no state.
-    """
-
-    def __init__(self, tasks: Sequence[Task], size: int, seed: int) -> None:
-        """Prepares the order.
+    def __init__(self, model: Any, config: WeightsConfig) -> None:
+        """Takes over a model.
 
         Args:
-            tasks: The train split.
-            size: Tasks in a batch; at most all of them.
-            seed: The run's seed.
+            model: A causal language model of transformers in float32.
+            config: Minibatches, passes, and how an optimiser step is taken.
         """
-        if not tasks:
-            raise ValueError("the train split is empty")
-        self._tasks = list(tasks)
-        self._size = min(size, len(self._tasks))
-        self._seed = seed
+        self.trainer = Trainer(model, config.trainer)
+        self._config = config
 
-    @property
-    def steps_per_epoch(self) -> int:
-        """Batches in one epoch."""
-        return -(-len(self._tasks) // self._size)
+    def update(self, trajectories: Sequence[Trajectory], seed: int) -> UpdateStats:
+        """Learns the accepted rollouts of one step; with nothing accepted the weights stay as they are.
 
-    def batch(self, step: int) -> list[Task]:
-        """Returns the tasks of a step; an epoch's last batch may be smaller."""
-        epoch, index = divmod(step, self.steps_per_epoch)
-        order = list(self._tasks)
-        random.Random(derive_seed(self._seed, "prompts", epoch)).shuffle(order)
-        return order[index * self._size : (index + 1) * self._size]
+        Raises:
+            NoTokenIdsError: The policy gave text without its token ids.
+            DivergedError: Gradient after gradient is not finite.
+        """
+        accepted = [samples_of(trajectory) for trajectory in trajectories if trajectory.reward == 1.0]
+        steps: list[OptimizerStep] = []
+        for epoch in range(self._config.sft_epochs):
+            order = list(accepted)
+            random.Random(derive_seed(seed, "minibatches", epoch)).shuffle(order)
+            for start in range(0, len(order), self._config.minibatch):
+                batch = [sample for samples in order[start : start + self._config.minibatch] for sample in samples]
+                if batch:
+                    steps.append(self.trainer.step(batch))
+        return summed(len(accepted), steps)
 
+    def weights(self) -> Mapping[str, Tensor]:
+        """Returns the master weights by parameter name."""
+        return self.trainer.weights()
 
-@dataclass(frozen=True, slots=True)
-class StepResult:
-    """One RSFT step.
+    def save(self, folder: Path) -> None:
+        """Writes weights and optimiser state."""
+        self.trainer.save(folder)
 
-    Attributes:
-        reward: Mean verifier reward of the rollouts whose reward is known.
-        rollouts: Rollouts, unknown ones included.
-        accepted: Rollouts that were learnt from.
-        updates: Optimiser steps taken (0 when nothing was accepted).
-        loss: Mean negative log-probability per accepted model token at the first optimiser step, or None.
-        grad_norm: Largest gradient norm, or None.
-        tokens: Accepted model tokens.
-    """
+    def load(self, folder: Path) -> None:
+        """Reads what `save` wrote."""
+        self.trainer.load(folder)
 
-    reward: float
-    rollouts: int
-    accepted: int
-    updates: int
-    loss: float | None
-    grad_norm: float | None
-    tokens: int
-
-    def to_json(self) -> dict[str, Any]:
-        """Returns the result as JSON data."""
-        return asdict(self)
+    def reset(self) -> None:
+        """Forgets the moments of AdamW."""
+        self.trainer.reset_optimizer()
 
 
-@dataclass(frozen=True, slots=True)
-class Rollouts:
-    """The rollouts of a step and what they cost."""
-
-    trajectories: list[Trajectory]
-    cost: AgentCost
-
-
-def require_token_ids(policy: Policy) -> None:
-    """Checks before any rollout that a policy can be trained on.
-
-    Raises:
-        ValueError: It gives no token ids, or takes no new weights; the message says what to use instead.
-    """
-    check = getattr(policy, "require_token_ids", None)
-    if check is not None:
-        check()
-
-
-async def collect(
-    env: EnvHandle,
-    harness: LoadedHarness,
-    policy: Policy,
-    tasks: Sequence[Task],
-    samples: int,
-    config: RolloutConfig,
-    on_done: Callable[[Trajectory], None] | None = None,
-) -> Rollouts:
-    """Samples G rollouts per task from the frozen snapshot under the current harness."""
-    began = time.monotonic()
-    trajectories = await rollout(jobs_for(harness, tasks, samples), env, policy, config, on_done)
-    return Rollouts(trajectories, AgentCost.of(trajectories, time.monotonic() - began))
-
-
-def learn(trajectories: Sequence[Trajectory], update: WeightUpdate, config: WeightsConfig, seed: int) -> StepResult:
-    """Learns from the accepted rollouts (reward 1) of one step.
+def summed(accepted: int, steps: Sequence[OptimizerStep]) -> UpdateStats:
+    """Sums optimiser steps up.
 
     Args:
-        trajectories: All rollouts of the step; unknown rewards are left out, never trained on.
-        update: Takes optimiser steps.
-        config: Minibatch size and passes.
-        seed: Orders the minibatches.
-
-    Returns:
-        What happened. With nothing accepted there is no update; the step counts all the same.
-
-    Raises:
-        ValueError: The policy gave text without its token ids.
+        accepted: Rollouts that were learnt from.
+        steps: What the trainer did with them.
     """
-    known = [t.reward for t in trajectories if t.reward is not None]
-    accepted = [t for t in trajectories if t.reward == 1.0]
-    if any(not call.token_ids for t in accepted for call in t.calls):
-        raise ValueError(
-            "this policy gives no token ids, and training uses exact ids only; use TransformersPolicy, VLLMPolicy, or "
-            "OpenAIPolicy with a server that returns token ids"
-        )
-    stats: list[UpdateStats] = []
-    for epoch in range(config.sft_epochs):
-        order = list(accepted)
-        random.Random(derive_seed(seed, "minibatches", epoch)).shuffle(order)
-        for start in range(0, len(order), config.minibatch):
-            batch = [sample for t in order[start : start + config.minibatch] for sample in t.samples()]
-            batch = [sample for sample in batch if any(sample.mask[1:])]
-            if batch:
-                stats.append(update.update(batch))
-    return StepResult(
-        reward=fmean(known) if known else 0.0,
-        rollouts=len(trajectories),
-        accepted=len(accepted),
-        updates=len(stats),
-        loss=stats[0].loss if stats else None,
-        grad_norm=max(s.grad_norm for s in stats) if stats else None,
-        tokens=sum(s.tokens for s in stats),
+    taken = [step for step in steps if not step.skipped]
+    return UpdateStats(
+        accepted,
+        len(taken),
+        loss=taken[0].loss if taken else None,
+        grad_norm=max(step.grad_norm for step in taken) if taken else None,
+        tokens=sum(step.tokens for step in taken),
+        skipped=len(steps) - len(taken),
     )

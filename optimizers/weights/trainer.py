@@ -1,12 +1,13 @@
-"""The update of RSFT: maximum likelihood on accepted samples, with fp32 master weights.
+"""One optimiser step: weighted maximum likelihood on samples, with fp32 master weights and AdamW.
 
-Only ids that the model sampled are learnt, weighted so that every accepted model token of one optimiser step counts
-the same, whatever the micro-batches. How samples come about is `optimizers.weights.rsft`.
+Only ids that the model sampled are learnt, so that every model token of one step counts the same, whatever the
+micro-batches. Which samples, and with which weight, is an update's business (`optimizers.weights.rsft`).
 """
 
 from __future__ import annotations
 
-from collections import Counter
+import math
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,21 +21,24 @@ from harness_sdk.policies.heads import logits_at
 from harness_sdk.policies.loading import has_bfloat16
 from harness_sdk.trajectory import Sample
 from optimizers.config import TrainerConfig
+from optimizers.weights.protocol import DivergedError
 
 
 @dataclass(frozen=True, slots=True)
-class UpdateStats:
+class OptimizerStep:
     """What one optimiser step did.
 
     Attributes:
-        loss: Mean negative log-probability of the accepted model tokens, before the step, nats.
-        tokens: Accepted model tokens, repeats counted.
+        loss: Weighted mean negative log-probability of the model tokens, before the step, nats.
+        tokens: Model tokens, repeats counted.
         grad_norm: Gradient norm before clipping.
+        skipped: Whether the step was left out because the gradient was not finite.
     """
 
     loss: float
     tokens: int
     grad_norm: float
+    skipped: bool = False
 
 
 class Trainer:
@@ -57,33 +61,59 @@ class Trainer:
         )
         self._device = next(self.model.parameters()).device
         self._mixed = has_bfloat16(self._device.type)
+        self._bad_steps = 0
 
-    def update(self, samples: Sequence[Sample]) -> UpdateStats:
+    def step(self, samples: Sequence[Sample], weights: Sequence[float] | None = None) -> OptimizerStep:
         """Takes one optimiser step on all samples together.
 
-        Maximises ``(1/N) Σ log p(token)`` over the N tokens that the model sampled. Equal samples are computed once
-        and weighted.
+        Maximises ``(1/N) Σ w log p(token)`` over the N tokens that the model sampled. Equal samples are computed once.
 
         Args:
             samples: At least one, each with at least one sampled token after its first.
+            weights: What each sample counts; negative makes it less likely. None: 1 each.
 
         Returns:
-            What happened.
+            What happened. A gradient that is not finite changes nothing.
+
+        Raises:
+            DivergedError: That has happened in too many steps in a row.
         """
-        counts = Counter(samples)
-        total = sum(count * sum(sample.mask[1:]) for sample, count in counts.items())
+        shares: dict[Sample, float] = defaultdict(float)
+        for sample, weight in zip(samples, weights or [1.0] * len(samples), strict=True):
+            shares[sample] += weight
+        total = sum(sum(sample.mask[1:]) for sample in samples)
         if not total:
             raise ValueError("no sampled token to learn from")
         self.optimizer.zero_grad(set_to_none=True)
         loss = 0.0
-        for batch in _micro_batches(list(counts), self.config.micro_tokens):
-            weights = [float(counts[sample]) for sample in batch]
-            part = -(self._log_likelihood(batch, weights)) / total
+        for batch in _micro_batches(list(shares), self.config.micro_tokens):
+            part = -(self._log_likelihood(batch, [shares[sample] for sample in batch])) / total
             part.backward()  # type: ignore[no-untyped-call]
             loss += float(part.detach())
-        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.max_grad_norm)
+        norm = float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.max_grad_norm))
+        if not math.isfinite(norm):
+            return self._skip(OptimizerStep(loss, total, norm, skipped=True))
+        self._bad_steps = 0
+        if self.config.warmup_steps:
+            share = min(1.0, (self._steps_taken() + 1) / self.config.warmup_steps)
+            for group in self.optimizer.param_groups:
+                group["lr"] = self.config.lr * share
         self.optimizer.step()
-        return UpdateStats(loss, total, float(norm))
+        return OptimizerStep(loss, total, norm)
+
+    def _skip(self, step: OptimizerStep) -> OptimizerStep:
+        self.optimizer.zero_grad(set_to_none=True)
+        self._bad_steps += 1
+        if self._bad_steps > self.config.max_bad_steps:
+            raise DivergedError(
+                f"the gradient was not finite in {self._bad_steps} optimiser steps in a row; lower --weights.lr "
+                f"({self.config.lr:g}), or raise --weights.warmup-steps ({self.config.warmup_steps})"
+            )
+        return step
+
+    def _steps_taken(self) -> int:
+        """Returns how many steps AdamW remembers."""
+        return next((int(state["step"]) for state in self.optimizer.state.values()), 0)
 
     def log_probs(self, sample: Sample) -> Tensor:
         """Returns the log-probability of each sampled id of a sample in fp32, shape ``(sampled ids,)``."""
