@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
+from http.client import InvalidURL
 from typing import Any
 
 from whale_env.errors import WhaleError
@@ -18,8 +20,31 @@ FIRST_WAIT = 0.25
 """Seconds before the second try; each further wait doubles."""
 
 
+_LOGIN = re.compile(r"(?<=://)[^/\s?#@\"']+@")
+
+
 class RequestError(WhaleError, RuntimeError):
     """No usable reply: one line that says why."""
+
+
+def holds_login(text: str) -> bool:
+    """Tells whether a text holds an address with a user's name or password (``http://me:word@host``)."""
+    return _LOGIN.search(text) is not None
+
+
+def without_login(text: str) -> str:
+    """Returns a text in which no address has a user's name or password."""
+    return _LOGIN.sub("", text)
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """A redirect would take the key in the headers to wherever the server says, and lose what is posted."""
+
+    def redirect_request(self, *_: object) -> None:
+        return None
+
+
+_opener = urllib.request.build_opener(_NoRedirects)
 
 
 def post_json(
@@ -30,7 +55,7 @@ def post_json(
     timeout: float = 30.0,
     tries: int = 3,
 ) -> Any:
-    """Posts JSON and returns the JSON reply.
+    """Posts JSON and returns the JSON reply. Redirects are not followed.
 
     Args:
         url: Where to.
@@ -50,20 +75,25 @@ def post_json(
         json.dumps(body).encode(),
         {"Content-Type": "application/json", "Accept": "application/json", **(headers or {})},
     )
+    shown = without_login(url)
     for left in reversed(range(tries)):
         try:
-            with urllib.request.urlopen(request, timeout=timeout) as response:
+            with _opener.open(request, timeout=timeout) as response:
                 return json.loads(response.read())
         except urllib.error.HTTPError as error:
             with error:
-                why = f"{url} refused the request: HTTP {error.code} {error.reason}"
+                moved = error.headers.get("Location") if 300 <= error.code < 400 else None
+                why = f"{shown} refused the request: HTTP {error.code} {error.reason}"
+                why += f"; it redirects to {without_login(moved)}, give that address" if moved else ""
             if error.code not in AGAIN or not left:
                 raise RequestError(why) from None
+        except InvalidURL:
+            raise RequestError(f"{shown} is no address, or one with a password in it; leave that out") from None
         except OSError as error:
             if not left:
                 reason = str(getattr(error, "reason", error)) or type(error).__name__
-                raise RequestError(f"nothing answers at {url}: {reason}. Is the server running?") from None
+                raise RequestError(f"nothing answers at {shown}: {reason}. Is the server running?") from None
         except ValueError as error:
-            raise RequestError(f"{url} gave no JSON: {error}") from None
+            raise RequestError(f"{shown} gave no JSON: {error}") from None
         time.sleep(FIRST_WAIT * 2 ** (tries - 1 - left))
     raise ValueError(f"tries must be at least 1, not {tries}")

@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 from harness_sdk.policies.base import PolicyError, PromptTooLongError
 from harness_sdk.types import ParseFailure
 from whale_env.errors import InputError, MissingPackageError
+from whale_env.http_json import without_login
 from whale_env.strict_json import read_json
 from whale_env.types import ToolCall
 
@@ -64,7 +65,7 @@ class ApiConfig:
         if self.retries < 0:
             raise InputError(f"retries must be at least 0, not {self.retries}")
         if self.base_url is not None and urlsplit(self.base_url).scheme not in ("http", "https"):
-            raise InputError(f"base_url must begin with http:// or https://, not {self.base_url!r:.60}")
+            raise InputError(f"base_url must begin with http:// or https://, not {without_login(self.base_url)!r:.60}")
 
 
 class ContextLengthError(PromptTooLongError):
@@ -117,12 +118,14 @@ class ApiClient:
 
         # The key lives in these closures and in the SDK's client, so that no repr or dump of this object shows it.
         def connect() -> Any:
+            # Only some headers are dropped on a redirect to another server, and not every key is in one of those.
+            http = self._sdk.DefaultAsyncHttpxClient(follow_redirects=False, timeout=config.timeout)
             return getattr(self._sdk, client_class)(
-                api_key=key or "none", base_url=config.base_url, timeout=config.timeout, max_retries=0
+                api_key=key or "none", base_url=config.base_url, timeout=config.timeout, max_retries=0, http_client=http
             )
 
         def redact(text: str) -> str:
-            return text.replace(key, "[key]") if key else text
+            return without_login(text.replace(key, "[key]") if key else text)
 
         self._connect, self._redact = connect, redact
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -187,6 +190,9 @@ class ApiClient:
     def _status(self, error: Any) -> Exception:
         status: int = error.status_code
         reason = self._line(error)
+        if 300 <= status < 400:
+            moved = without_login(str(error.response.headers.get("location", "another address")))
+            return PolicyError(f"{self.where}: redirects ({status}) to {moved}; give that address")
         if status in (401, 403):  # the server's own words may hold the key
             return PolicyError(f"{self.where}: refused the key ({status}); check {self.config.key_variable}")
         if status in (400, 413, 422) and _TOO_LONG.search(reason):

@@ -12,6 +12,7 @@ import json
 import os
 import platform
 import shutil
+import stat
 import subprocess
 import sys
 import time
@@ -23,6 +24,7 @@ from typing import Any
 
 from harness_sdk.sandbox import confinement
 from whale_env.errors import WhaleError
+from whale_env.http_json import holds_login, without_login
 
 JOURNAL = "journal.jsonl"
 LEDGER = "ledger.jsonl"
@@ -53,10 +55,16 @@ class RunDir:
 
         Raises:
             RunDirError: It exists and ``resume`` was not asked for, it does not exist but was to be resumed, it holds
-                another configuration, or it cannot be written.
+                another configuration or links, it cannot be written, or the configuration holds a password.
         """
         run = cls(path)
         wanted = json.loads(json.dumps(config))
+        for name, value in _leaves(wanted).items():
+            if holds_login(str(value)):
+                raise RunDirError(
+                    f"{name} holds an address with a user name or password ({without_login(str(value))} without it), "
+                    "which the run's files would keep; give a key in the environment instead"
+                )
         with run.guarded():
             if not resume:
                 if path.exists() and any(path.iterdir()):
@@ -73,6 +81,7 @@ class RunDir:
                 return run
             if not (path / "config.json").is_file():
                 raise RunDirError(f"{path} holds no run (no config.json); leave --resume out to begin one")
+            require_plain(path)
             stored = json.loads((path / "config.json").read_text("utf-8"))
             here, there = _leaves(wanted), _leaves(stored)
             different = sorted(key for key in here | there if here.get(key) != there.get(key))
@@ -158,7 +167,9 @@ class RunDir:
             target.parent.mkdir(parents=True, exist_ok=True)
             scratch = target.with_name(f".{target.name}.tmp")
             try:
-                scratch.write_text(text, "utf-8", "backslashreplace")
+                scratch.unlink(missing_ok=True)
+                with scratch.open("x", encoding="utf-8", errors="backslashreplace") as file:  # follows no link
+                    file.write(text)
                 scratch.replace(target)
             finally:
                 scratch.unlink(missing_ok=True)
@@ -220,6 +231,31 @@ class RunDir:
             elif path.stat().st_size > sizes.get(name, 0):
                 with path.open("r+b") as file:
                     file.truncate(sizes.get(name, 0))
+
+
+def require_plain(path: Path) -> None:
+    """Checks that nothing in a run directory leads out of it: others may have written there.
+
+    A log that has another name elsewhere (a hard link) is written anew, so that appending and cutting change this one.
+
+    Args:
+        path: The directory. It may itself be a link.
+
+    Raises:
+        RunDirError: It holds a symbolic link, or something that is neither a file nor a folder.
+    """
+    for folder, folders, files in os.walk(path):
+        for item in (Path(folder, name) for name in (*folders, *files)):
+            found = item.lstat()
+            if stat.S_ISLNK(found.st_mode) or not (stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)):
+                what = "a link" if stat.S_ISLNK(found.st_mode) else "no plain file"
+                raise RunDirError(f"{item} is {what}, which no run makes; look where it comes from, and remove it")
+            if stat.S_ISREG(found.st_mode) and found.st_nlink > 1 and item.suffix in (".jsonl", ".ndjson"):
+                scratch = item.with_name(f".{item.name}.tmp")
+                scratch.unlink(missing_ok=True)
+                with item.open("rb") as old, scratch.open("xb") as new:
+                    shutil.copyfileobj(old, new)
+                scratch.replace(item)
 
 
 def _leaves(data: Any, name: str = "") -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import urlsplit
 
-from whale_env.http_json import RequestError, post_json
+from whale_env.http_json import RequestError, post_json, without_login
 from whale_env.retrieval.base import Passage, RetrieverError
 from whale_env.retrieval.corpus import passage_of
 from whale_env.rows import DatasetError
@@ -30,7 +30,9 @@ class HTTPRetriever:
         """
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.netloc:
-            raise RetrieverError(f"{url!r} is not the address of a retriever, e.g. http://localhost:8000/retrieve")
+            raise RetrieverError(
+                f"{without_login(url)!r} is not the address of a retriever, e.g. http://localhost:8000/retrieve"
+            )
         self.url = url if parts.path.strip("/") else f"{url.rstrip('/')}/retrieve"
         self._timeout, self._tries = timeout, tries
 
@@ -43,12 +45,14 @@ class HTTPRetriever:
             raise RetrieverError(str(error)) from None
         try:
             hits = reply["result"][0]
-            return tuple(_passage(hit, f"{self.url}, hit {place}") for place, hit in enumerate(hits[:k], 1))
+            return tuple(
+                _passage(hit, f"{without_login(self.url)}, hit {place}") for place, hit in enumerate(hits[:k], 1)
+            )
         except DatasetError as error:
             raise RetrieverError(f"{error}") from None
         except (KeyError, IndexError, TypeError, ValueError, AttributeError):
             why = "expected {'result': [[{'document': …, 'score': …}]]}"
-            raise RetrieverError(f"{self.url} gave an unknown reply ({why}): {reply!r:.120}") from None
+            raise RetrieverError(f"{without_login(self.url)} gave an unknown reply ({why}): {reply!r:.120}") from None
 
 
 def _passage(hit: Any, where: str) -> Passage:
