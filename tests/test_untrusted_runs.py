@@ -154,6 +154,7 @@ def test_no_redirect_takes_a_key_along(servers: tuple[str, list[Any], list[Any]]
 
 
 @pytest.mark.parametrize("kind", ["openai", "anthropic"])
+@pytest.mark.filterwarnings("ignore:.*left out")
 def test_no_policy_follows_a_redirect(servers: tuple[str, list[Any], list[Any]], kind: str) -> None:
     pytest.importorskip(kind)
     from harness_sdk.policies import AnthropicPolicy, OpenAIPolicy
@@ -162,7 +163,7 @@ def test_no_policy_follows_a_redirect(servers: tuple[str, list[Any], list[Any]],
     policy: Any = {"openai": OpenAIPolicy, "anthropic": AnthropicPolicy}[kind](
         "model", base_url=url, api_key="secret-key-123", retries=0
     )
-    request = Request([{"role": "user", "content": "hi"}], [], Sampling(temperature=1.0))
+    request = Request([{"role": "user", "content": "hi"}], [], Sampling(temperature=1.0, top_k=0))
 
     async def ask() -> None:
         await policy.generate(request)
