@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import socket
 import threading
@@ -420,6 +421,66 @@ def test_what_may_pass_is_tried_again(server: Server, make: Any, bad: Reply) -> 
     (generation,) = ask(make(server, timeout=1.5 if bad.delay else 30.0))
     assert generation.completion.text == "4"
     assert len(server.requests) == 2
+
+
+def packed(size: int) -> bytes:
+    return gzip.compress(b'{"choices": "' + b" " * size + b'"}')
+
+
+@pytest.mark.parametrize("make", [openai, anthropic])
+@pytest.mark.parametrize(
+    ("reply", "words"),
+    [
+        (Reply(packed(50_000_000), headers={"content-encoding": "gzip"}), "packed .'gzip'., which was not asked for"),
+        (Reply(packed(50_000_000), 500, {"content-encoding": "gzip"}), "packed .'gzip'., which was not asked for"),
+        (Reply(packed(50), headers={"content-encoding": "br"}), "packed .'br'."),
+        (Reply(b'{"choices": "' + b" " * 1_000_000), "more than 100000 bytes"),
+        (Reply(b'{"error": "' + b" " * 1_000_000, 400), "more than 100000 bytes"),
+        (Reply(b'{"choices": ' + b"[" * 90_000), "not JSON"),
+        (Reply(b'{"choices": ' + b"[" * 500 + b"]" * 500 + b"}"), "not JSON"),
+        (Reply(b'{"content": ' + b'{"a":' * 10_000 + b"1" + b"}" * 10_001), "not JSON"),
+        (Reply(b'{"choices": ' + b"1" * 90_000 + b"}"), "not JSON"),
+        (Reply(b'{"choices": \xff}'), "not JSON"),
+        (Reply({"error": {"message": "no"}}, 400), "400 no"),
+        (Reply(b"[" * 90_000, 400), "400"),
+    ],
+    ids=[
+        "bomb",
+        "bomb-500",
+        "br",
+        "long",
+        "long-400",
+        "deep",
+        "nested",
+        "objects",
+        "number",
+        "bytes",
+        "400",
+        "deep-400",
+    ],
+)
+def test_what_a_broken_server_sends_is_one_line(
+    server: Server, make: Any, reply: Reply, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api, "MAX_ANSWER", 100_000)
+    server.script = lambda body, number: reply
+    with pytest.raises(PolicyError, match=words) as caught:
+        ask(make(server, retries=1))
+    assert len(str(caught.value)) < 700 and "\n" not in str(caught.value)
+    assert server.headers[0]["accept-encoding"] == "identity"
+
+
+@pytest.mark.parametrize("make", [openai, anthropic])
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+def test_a_redirect_does_not_carry_the_key_elsewhere(server: Server, make: Any, status: int) -> None:
+    other = Server()
+    try:
+        server.script = lambda body, number: Reply({}, status, {"location": f"{other.url}/v1/messages"})
+        with pytest.raises(PolicyError, match=rf"redirects \({status}\) to {other.url}/v1/messages; give that address"):
+            ask(make(server))
+        assert not other.requests and len(server.requests) == 1
+    finally:
+        other.close()
 
 
 def test_retries_end_in_one_line(server: Server) -> None:

@@ -8,10 +8,12 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
-from http.client import InvalidURL
+from http.client import HTTPException, InvalidURL
 from typing import Any
 
-from whale_env.errors import WhaleError
+from whale_env.errors import InputError, WhaleError
+from whale_env.strict_json import read_json
+from whale_env.wording import in_one_line
 
 AGAIN = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 """Statuses that may pass."""
@@ -19,6 +21,8 @@ AGAIN = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 FIRST_WAIT = 0.25
 """Seconds before the second try; each further wait doubles."""
 
+MAX_REPLY = 32 << 20
+"""Bytes of a reply that is read; a server may be broken or hostile."""
 
 _LOGIN = re.compile(r"(?<=://)[^/\s?#@\"']+@")
 
@@ -47,6 +51,21 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 _opener = urllib.request.build_opener(_NoRedirects)
 
 
+def _value(response: Any, deadline: float) -> Any:
+    """Reads a reply within the bound and the time, and returns its JSON value."""
+    data = bytearray()
+    while piece := response.read1(1 << 16):
+        data += piece
+        if len(data) > MAX_REPLY:
+            raise InputError(f"it has more than {MAX_REPLY} bytes")
+        if time.monotonic() > deadline:
+            raise TimeoutError("the reply does not end")
+    left = response.length  # of what was announced
+    if left:
+        raise ConnectionError(f"the reply was cut off, {left} bytes before its end")
+    return read_json(data.decode("utf-8"), lenient=True)
+
+
 def post_json(
     url: str,
     body: Mapping[str, Any],
@@ -68,7 +87,7 @@ def post_json(
         The reply's value.
 
     Raises:
-        RequestError: Refused, unreachable after all tries, or not JSON.
+        RequestError: Refused, unreachable after all tries, or no JSON of bearable size.
     """
     request = urllib.request.Request(
         url,
@@ -79,7 +98,7 @@ def post_json(
     for left in reversed(range(tries)):
         try:
             with _opener.open(request, timeout=timeout) as response:
-                return json.loads(response.read())
+                return _value(response, time.monotonic() + timeout)
         except urllib.error.HTTPError as error:
             with error:
                 moved = error.headers.get("Location") if 300 <= error.code < 400 else None
@@ -89,9 +108,9 @@ def post_json(
                 raise RequestError(why) from None
         except InvalidURL:
             raise RequestError(f"{shown} is no address, or one with a password in it; leave that out") from None
-        except OSError as error:
+        except (OSError, HTTPException) as error:
             if not left:
-                reason = str(getattr(error, "reason", error)) or type(error).__name__
+                reason = in_one_line(getattr(error, "reason", error)) or type(error).__name__
                 raise RequestError(f"nothing answers at {shown}: {reason}. Is the server running?") from None
         except ValueError as error:
             raise RequestError(f"{shown} gave no JSON: {error}") from None

@@ -1,14 +1,14 @@
-"""What the HTTP backends share: bounded concurrency, one layer of retries, and errors in one line.
+"""What the HTTP backends share: bounded concurrency, bounded answers, one layer of retries, and errors in one line.
 
-Written for the official OpenAI and Anthropic SDKs, whose clients and exceptions have the same names; their own retries
-are off. What is asked and how an answer is read is each backend's own.
+Written for the official OpenAI and Anthropic SDKs, whose clients and exceptions have the same names. Their own retries
+are off: they end where an answer begins, and one that is cut off or no JSON, or a stream that breaks, may pass as well
+as a busy server. What is asked and how an answer is read is each backend's own.
 """
 
 from __future__ import annotations
 
 import asyncio
 import importlib
-import json
 import random
 import re
 from collections.abc import Awaitable, Callable, Mapping
@@ -28,6 +28,8 @@ from whale_env.types import ToolCall
 FIRST_WAIT = 0.5
 """Seconds before the first retry; each further one doubles."""
 LONGEST_WAIT = 60.0
+MAX_ANSWER = 32 << 20
+"""Bytes of an answer that is read; a server may be broken or hostile."""
 RETRIED = frozenset({408, 409, 425, 429})
 """Client errors that may pass; all of 500 and above do as well."""
 
@@ -119,9 +121,16 @@ class ApiClient:
         # The key lives in these closures and in the SDK's client, so that no repr or dump of this object shows it.
         def connect() -> Any:
             # Only some headers are dropped on a redirect to another server, and not every key is in one of those.
-            http = self._sdk.DefaultAsyncHttpxClient(follow_redirects=False, timeout=config.timeout)
+            http = self._sdk.DefaultAsyncHttpxClient(
+                follow_redirects=False, timeout=config.timeout, event_hooks={"response": [self._read]}
+            )
             return getattr(self._sdk, client_class)(
-                api_key=key or "none", base_url=config.base_url, timeout=config.timeout, max_retries=0, http_client=http
+                api_key=key or "none",
+                base_url=config.base_url,
+                timeout=config.timeout,
+                max_retries=0,
+                http_client=http,
+                default_headers={"Accept-Encoding": "identity"},  # what is small when packed may be huge
             )
 
         def redact(text: str) -> str:
@@ -166,6 +175,22 @@ class ApiClient:
             await self._client.close()
         self._client = self._loop = None
 
+    async def _read(self, response: Any) -> None:
+        """Reads an answer, or what goes with an error, as far as the bound allows, before the SDK reads all of it."""
+        encoding = response.headers.get("content-encoding", "identity")
+        if encoding != "identity":
+            raise PolicyError(f"{self.where}: the answer is packed ({encoding!r:.40}), which was not asked for")
+        if response.headers.get("content-type", "").startswith("text/event-stream"):
+            return  # read piece by piece by who asked for it
+        data = bytearray()
+        async for piece in response.stream:
+            data += piece
+            if len(data) > MAX_ANSWER:
+                raise PolicyError(f"{self.where}: the answer has more than {MAX_ANSWER} bytes")
+        await response.stream.aclose()
+        library = importlib.import_module(type(response).__module__.partition(".")[0])
+        response.stream = library.ByteStream(bytes(data))
+
     async def _attempt(self, call: Callable[[Any], Awaitable[Any]]) -> dict[str, Any]:
         sdk = self._sdk
         try:
@@ -176,11 +201,13 @@ class ApiClient:
         except sdk.APIStatusError as error:
             raise self._status(error) from None
         except sdk.APIConnectionError as error:
+            if isinstance(error.__cause__, PolicyError):
+                raise error.__cause__ from None
             raise _Transient(f"connection failed: {self._line(error.__cause__ or error)}") from None
         body = response.encode() if isinstance(response, str) else response.http_response.content
-        shown = self._redact(body.decode("utf-8", "replace"))
+        shown = self._redact(body[:10_000].decode("utf-8", "replace"))
         try:
-            answer = json.loads(body)
+            answer = read_json(body.decode("utf-8"), lenient=True)
         except ValueError:
             raise _Transient(f"the answer is not JSON: {shown!r:.100}") from None
         if not isinstance(answer, dict):
