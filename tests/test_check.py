@@ -371,3 +371,26 @@ def test_a_reader_that_goes_away_ends_it_quietly(tmp_path: Path) -> None:
     path.write_text(f"{HEAD}class H(Harness):\n    system = 'word ' * 1000\n")
     done = check(str(path), "--tasks", "1", shell="| true")
     assert done.returncode in (0, 141) and not done.stderr, done
+
+
+ENDLESS = """class H(Harness):
+    def pack(self, episode):
+        for _ in range(9_000_000):
+            sum(range(9_000_000))
+        return super().pack(episode)
+"""
+
+
+def test_a_check_ends_with_the_first_endless_hook() -> None:
+    source = HEAD + ENDLESS
+    harness = load_source(source, env="riddles")
+    result = asyncio.run(behaviour(harness, RIDDLES, RIDDLES.tasks("search")[:2]))
+    (finding,) = [f for f in result.findings if f.kind == "hook-error"]
+    assert "timeout" in finding.message and "," not in finding.policy  # one play showed it; no other was begun
+
+
+def test_a_check_takes_bounded_time() -> None:
+    source = HEAD + "class H(Harness):\n    def stop(self, episode):\n        sum(range(5_000_000))\n"
+    harness = load_source(source, env="riddles")
+    result = asyncio.run(behaviour(harness, RIDDLES, RIDDLES.tasks("search")[:2], seconds=0.5))
+    assert "too-slow" in [finding.kind for finding in result.findings] and not result.ok

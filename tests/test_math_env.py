@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import sys
+import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -359,3 +360,22 @@ def test_strong_has_a_result_checked_that_its_program_does_not_print(game: Simpl
     assert done.score.reward == 1.0 and len(done.turns) == 1
     done, _ = game.play("MathStrong", "<python>print(2**10)</python>", r"\boxed{1}", r"\boxed{2}")
     assert done.score.failure == "wrong" and len(done.turns) == 3
+
+
+def test_an_episodes_programs_have_a_time_in_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    from whale_env.math import env as math_env
+
+    monkeypatch.setattr(math_env, "EPISODE_SECONDS", 0.9)
+    monkeypatch.setattr(math_env, "UNCHARGED", 0.0)
+    env = whale_env.make("math")
+    env.reset(seed=0)
+    observation, *_, info = env.step(ToolCall("python", {"code": "while True: pass"}))
+    assert info["error"] is None and observation.data["last_result"]["status"] == "timeout"
+    began = time.monotonic()
+    for _ in range(3):
+        *_, info = env.step(ToolCall("python", {"code": "1 + 1"}))
+        assert info["error"] == "python: this episode's programs have run 0.9 s; answer"
+    assert time.monotonic() - began < 1.0
+    assert env.step(ToolCall("answer", {"text": "\\boxed{1}"}))[2]
+    env.reset(seed=1)
+    assert env.step(ToolCall("python", {"code": "1 + 1"}))[4]["error"] is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Sequence
 
@@ -19,13 +20,20 @@ CHARS_PER_TOKEN = 4
 """Characters of English prose in a token, roughly: a prompt longer than this many per allowed token is too long."""
 
 
-async def behaviour(harness: LoadedHarness, env: EnvHandle, tasks: Sequence[Task]) -> Behaviour:
-    """Plays a harness against scripted policies.
+SECONDS = 60.0
+"""For the whole check. An honest harness takes a few; one whose hooks or programs never end is not waited for again."""
+
+
+async def behaviour(
+    harness: LoadedHarness, env: EnvHandle, tasks: Sequence[Task], *, seconds: float = SECONDS
+) -> Behaviour:
+    """Plays a harness against scripted policies, until one play shows that it is too slow to go on.
 
     Args:
         harness: The harness; an untrusted one plays in the cage.
         env: The environment.
         tasks: A handful of tasks.
+        seconds: How long it may take in all.
 
     Returns:
         What is wrong, and the first prompt.
@@ -39,18 +47,27 @@ async def behaviour(harness: LoadedHarness, env: EnvHandle, tasks: Sequence[Task
     listened = heard(harness, notes)
     prompt: tuple[Message, ...] = ()
     config = RolloutConfig(phase="check", max_turns=12, max_tokens=20_000, max_prompt_tokens=10**6)
-    for name, policy in policies(notes.tools).items():
-        there = await rollout([Job(listened, t) for t in tasks], env, policy, config)
-        back = await rollout([Job(listened, t) for t in reversed(tasks)], env, policy, config)
-        prompt = prompt or next((t.calls[0].messages for t in there if t.calls), ())
-        wrong = [*_broken(there), *_different(there, back[::-1])]
-        if name in ("noise", "silence", "binary"):
-            wrong += _unearned(there)
-        first: dict[str, Wrong] = {}
-        for item in wrong:
-            first.setdefault(item[0], item)
-        for kind, message, task in first.values():
-            found.setdefault((kind, message), (task, []))[1].append(name)
+    try:
+        async with asyncio.timeout(seconds) as allowed:
+            for name, policy in policies(notes.tools).items():
+                there = await rollout([Job(listened, t) for t in tasks], env, policy, config)
+                back = await rollout([Job(listened, t) for t in reversed(tasks)], env, policy, config)
+                prompt = prompt or next((t.calls[0].messages for t in there if t.calls), ())
+                wrong = [*_broken(there), *_different(there, back[::-1])]
+                if name in ("noise", "silence", "binary"):
+                    wrong += _unearned(there)
+                first: dict[str, Wrong] = {}
+                for item in wrong:
+                    first.setdefault(item[0], item)
+                for kind, message, task in first.values():
+                    found.setdefault((kind, message), (task, []))[1].append(name)
+                if any(_endless(trajectory) for trajectory in (*there, *back)):
+                    break
+    except TimeoutError:
+        if not allowed.expired():
+            raise
+        why = f"it could not be played within {seconds:g} s in all; do less in the hooks"
+        found[("too-slow", why)] = (tasks[0].id, ["any policy"])
     findings = [
         Finding(kind, ", ".join(names), f"{message} (task {task})") for (kind, message), (task, names) in found.items()
     ]
@@ -87,6 +104,10 @@ def _broken(trajectories: Sequence[Trajectory]) -> list[Wrong]:
             why = "it committed something the model did not say; take every committed argument from the completion"
             found.append(("violation", why, task))
     return found
+
+
+def _endless(trajectory: Trajectory) -> bool:
+    return trajectory.score.failure == "harness_error" and ": timeout: " in trajectory.stopped
 
 
 def _different(there: Sequence[Trajectory], back: Sequence[Trajectory]) -> list[Wrong]:

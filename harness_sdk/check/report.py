@@ -12,8 +12,8 @@ class Finding:
     """Something wrong with how a harness behaves.
 
     Attributes:
-        kind: ``hook-error``, ``nondeterministic``, ``answers-itself``, ``violation``, ``cannot-act`` or
-            ``prompt-too-long``.
+        kind: ``hook-error``, ``nondeterministic``, ``answers-itself``, ``violation``, ``cannot-act``,
+            ``too-slow`` or ``prompt-too-long``.
         policy: The scripted policies it was playing against.
         message: What happened, and the fix.
     """

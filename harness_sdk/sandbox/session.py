@@ -52,7 +52,7 @@ class CageLimits:
     """
 
     hook_seconds: float = 2.0
-    episode_seconds: float = 120.0
+    episode_seconds: float = 30.0
     cpu_seconds: int = 30
     memory_mb: int = 256
     message_bytes: int = 8 << 20

@@ -38,6 +38,9 @@ ANSWER = ToolSpec(
     commits=True,
 )
 SECONDS = 10.0
+EPISODE_SECONDS = 30.0
+"""For all programs of an episode: a model that repeats an endless one is not waited for 32 times."""
+UNCHARGED = 0.2  # of each program, since machines are busy
 MEMORY_MB = 512
 
 
@@ -120,7 +123,7 @@ class MathSession:
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
         self._last: dict[str, Json] | None = None
-        self._programs = 0
+        self._programs, self._seconds = 0, EPISODE_SECONDS
         self._score: Score | None = None
 
     def observe(self) -> Observation:
@@ -140,8 +143,11 @@ class MathSession:
         code = str(call.arguments["code"])
         if not code.strip():
             return Outcome(self.observe(), "python: the program is empty")
+        if self._seconds <= 0:
+            return Outcome(self.observe(), f"python: this episode's programs have run {EPISODE_SECONDS:g} s; answer")
         self._programs += 1
-        result = run_python(code, timeout=SECONDS, memory_mb=MEMORY_MB)
+        result = run_python(code, timeout=min(SECONDS, self._seconds), memory_mb=MEMORY_MB)
+        self._seconds -= max(0.0, result.seconds - UNCHARGED)
         self._last = {"stdout": result.stdout, "stderr": result.stderr, "status": result.status}
         return Outcome(self.observe())
 

@@ -19,7 +19,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
@@ -54,11 +54,13 @@ class Result:
         stderr: Warnings and the traceback of its own frames; bounded likewise.
         status: ``ok``; ``error`` (it raised, or exited with a status other than 0); ``timeout``; ``memory`` (it ran
             into its memory bound); ``killed`` (it died otherwise, or was stopped for flooding its output or directory).
+        seconds: How long it ran, without the wait for a free slot.
     """
 
     stdout: str
     stderr: str
     status: Status
+    seconds: float = field(default=0.0, compare=False)
 
 
 def run_python(code: str, *, timeout: float = 10.0, memory_mb: int = 512, allow_uncaged: bool = False) -> Result:
@@ -173,6 +175,7 @@ class _Watch:
         self._source = memoryview(source)
         self._directory = directory
         self._deadline = deadline
+        self._began = time.monotonic()
         self._kept = {descriptor: bytearray() for descriptor in outputs}
         self._drained = 0
         self._word = bytearray()
@@ -189,7 +192,7 @@ class _Watch:
             selector.register(self._worker.status, selectors.EVENT_READ)
             self._loop(selector)
         out, err = (_text(self._kept[descriptor]) for descriptor in self._outputs)
-        return Result(out, err, self._status())
+        return Result(out, err, self._status(), time.monotonic() - self._began)
 
     def _loop(self, selector: selectors.BaseSelector) -> None:
         """Ends when the worker has ended, or, if it was killed, when it has not within `spawn.END_SECONDS`."""
