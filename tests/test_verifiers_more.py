@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import ClassVar
 
 import chess
 import pytest
@@ -149,6 +151,59 @@ def test_a_worker_that_computes_too_long_is_not(monkeypatch: pytest.MonkeyPatch)
         assert pool.ask("equal", "5", r"\prod_{k=1}^{2000} k^k") is None
         assert not Path(f"/proc/{worker}").exists()
         assert pool.cpu_seconds() == 0
+    finally:
+        pool.close()
+
+
+class Held:
+    """A worker whose hanging questions stay until an event lets them go; others it answers at once."""
+
+    release = threading.Event()
+    hanging = threading.Semaphore(0)
+    asked: ClassVar[list[tuple[str, float]]] = []
+
+    def ask(self, request: bytes, seconds: float) -> bytes | None:
+        _, reference, _, cpu = json.loads(request)
+        self.asked.append((reference, cpu))
+        if reference != "hang":
+            return b"true\n"
+        if cpu < worker_pool._CPU_SECONDS:
+            return json.dumps(worker_pool.LATE).encode()
+        self.hanging.release()
+        self.release.wait()
+        return json.dumps(worker_pool.LATE).encode()
+
+    def cpu_seconds(self) -> float:
+        return 0.0
+
+    def close(self) -> None:
+        pass
+
+
+def test_hanging_questions_keep_no_other_one_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_pool, "_Worker", Held)
+    pool = WorkerPool(2)
+    with ThreadPoolExecutor(64) as threads:
+        waiting = [threads.submit(pool.ask, "equal", "hang", str(n)) for n in range(60)]
+        for _ in range(2):
+            Held.hanging.acquire()  # both places for hard questions are taken, and 58 are on their way there
+        good = [threads.submit(pool.ask, "equal", "good", str(n)) for n in range(4)]
+        assert [each.result(timeout=60) for each in good] == [True] * 4
+        assert not any(each.done() for each in waiting)
+        Held.release.set()
+        assert [each.result(timeout=60) for each in waiting] == [None] * 60
+    assert sum(reference == "hang" for reference, _ in Held.asked) == 120
+    assert {cpu for reference, cpu in Held.asked if reference == "good"} == {worker_pool._QUICK_CPU_SECONDS}
+
+
+def test_a_hard_question_gets_all_its_time_at_the_second_try(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_pool, "_QUICK_CPU_SECONDS", 1e-6)
+    pool = WorkerPool(1)
+    try:
+        assert pool.ask("equal", "x^2-9", "(x-3)(x+3)") is True
+        assert pool.ask("equal", "x^2-9", "(x-3)(x+4)") is False
+        assert pool.ask("check", r"\frac{1}{", "")
+        assert pool.ask("equal", "5", r"\prod_{k=1}^{2000} k^k") is None
     finally:
         pool.close()
 

@@ -2,8 +2,9 @@
 
 Workers start on first use, by executing a new interpreter (never a bare fork, which would copy the locks of a threaded
 process in whatever state they are in). A worker that does not reply in time is killed, reaped and replaced by the next
-request. Any thread may ask; after a fork the child starts workers of its own. What the workers compute is not known
-here.
+request. A question first gets a moment only; one that needs longer queues behind its like, so that answers which take
+all the time there is cannot keep a simple one waiting. Any thread may ask; after a fork the child starts workers of its
+own. What the workers compute is not known here.
 """
 
 from __future__ import annotations
@@ -30,11 +31,17 @@ _BOOTSTRAP = (
     "import sys, types; package = types.ModuleType('whale_env'); package.__path__ = [sys.argv[1]]; "
     "sys.modules['whale_env'] = package; from whale_env.math.equality.worker import main; main()"
 )
-_SECONDS = 4.2  # wall time of one question
+_SECONDS = 3.8  # wall time of one question
+_CPU_SECONDS = 0.8  # processor time of one question; the worker itself sees to it
+_QUICK_SECONDS, _QUICK_CPU_SECONDS = 1.0, 0.12  # the same at the first try; nearly all questions take milliseconds
 _FAIR_CPU_SECONDS = 0.25  # a question that had less of a processor in that time was held up, not hard
 _IDLE_CPU_SECONDS = 0.05  # a worker that ended with less than that had not begun
 _PATIENCE = 180.0  # a start takes half a second and a free worker is soon found; longer only on a starved machine
-_MAX_WORKERS = 4
+_MAX_WORKERS = 4  # at each of the two tries
+
+
+LATE = {"late": True}
+"""What a worker replies when its processor time is over."""
 
 
 class WorkerError(WhaleError, RuntimeError):
@@ -61,7 +68,7 @@ class _Worker:
                 f"(exit code {self._process.returncode}). Does `{sys.executable} -c 'import sympy'` work here?"
             )
 
-    def ask(self, request: bytes) -> bytes | None:
+    def ask(self, request: bytes, seconds: float) -> bytes | None:
         """The reply line, or None when the worker died or ran out of time (it is then of no further use)."""
         stdin = self._process.stdin
         if stdin is None:
@@ -72,7 +79,7 @@ class _Worker:
             stdin.write(request)
         except OSError:
             return None
-        return self._line(time.monotonic() + _SECONDS, enough)
+        return self._line(time.monotonic() + seconds, enough)
 
     def cpu_seconds(self) -> float:
         """Processor time used so far, also by a process that has ended and is not reaped; infinite if unknown."""
@@ -125,6 +132,24 @@ def _readable(descriptor: int, seconds: float) -> bool:
     return bool(poll.poll(max(1, int(seconds * 1000))))
 
 
+class _Lane:
+    """The places of one try. Whoever waits for one does so as long as those before are being served."""
+
+    def __init__(self, size: int) -> None:
+        self._size, self._places, self._served = size, threading.Semaphore(size), 0
+
+    def __enter__(self) -> None:
+        served = self._served
+        while not self._places.acquire(timeout=_PATIENCE):
+            if served == self._served:
+                raise WorkerError(f"all {self._size} verifier processes were busy for {_PATIENCE:.0f} s")
+            served = self._served
+
+    def __exit__(self, *_: object) -> None:
+        self._served += 1
+        self._places.release()
+
+
 class WorkerPool:
     """Asks workers; at most a few exist, and a worker has less than five seconds for a question.
 
@@ -139,7 +164,7 @@ class WorkerPool:
         _pools.add(self)
 
     def _reset(self) -> None:
-        self._free = threading.Semaphore(self._size)
+        self._quick, self._slow = _Lane(self._size), _Lane(self._size)
         self._lock = threading.Lock()
         self._idle: list[_Worker] = []
         self._all: set[_Worker] = set()
@@ -150,21 +175,24 @@ class WorkerPool:
         Raises:
             WorkerError: If no worker can be started or none comes free.
         """
-        free = self._free
-        if not free.acquire(timeout=_PATIENCE):
-            raise WorkerError(f"all {self._size} verifier processes were busy for {_PATIENCE:.0f} s")
-        try:
-            return self._ask((json.dumps([kind, reference, answer]) + "\n").encode())
-        finally:
-            free.release()
+        question = [kind, reference, answer]
+        with self._quick:
+            reply = self._ask([*question, _QUICK_CPU_SECONDS], min(_QUICK_SECONDS, _SECONDS))
+        if reply != LATE:
+            return reply
+        with self._slow:
+            reply = self._ask([*question, _CPU_SECONDS], _SECONDS)
+        return None if reply == LATE else reply
 
-    def _ask(self, request: bytes) -> Any:
+    def _ask(self, question: list[Any], seconds: float) -> Any:
+        """The reply, or `LATE` where the time was not enough."""
+        request = (json.dumps(question) + "\n").encode()
         for _ in range(2):
             fresh, worker = self._worker()
             before, used = worker.cpu_seconds(), 0.0
             reply = None
             try:
-                reply = worker.ask(request)
+                reply = worker.ask(request, seconds)
                 used = worker.cpu_seconds() - before
             finally:  # also when the caller is interrupted: a late reply must not meet the next question
                 with self._lock:
@@ -178,8 +206,8 @@ class WorkerPool:
                 return json.loads(reply)
             # An idle worker may have died unnoticed, through no fault of this question: that one is asked again.
             if fresh or not used < _IDLE_CPU_SECONDS:
-                return None
-        return None
+                return LATE
+        return LATE
 
     def _worker(self) -> tuple[bool, _Worker]:
         with self._lock:

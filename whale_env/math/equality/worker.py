@@ -1,8 +1,8 @@
 """The worker process of the mathematical verifier: one request line in, one reply line out, under hard limits.
 
-Its limits are its own: CPU seconds for one request (a request that exceeds them gets the reply ``null``; one stuck in C
-code is ended by the kernel), address space, no files written, no core dumps. Wall time and replacement are the
-parent's business (`whale_env.math.worker_pool`).
+Its limits are its own: CPU seconds for one request, which says how many (one that exceeds them gets a reply that tells
+so; one stuck in C code is ended by the kernel), address space, no files written, no core dumps. Wall time and
+replacement are the parent's business (`whale_env.math.worker_pool`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from typing import Any, NoReturn
 
 from whale_env.math.equality.compare import equal, problem
 
-_CPU_SECONDS = 0.8
 _KILL_CPU_SECONDS = 4
 _MEMORY = 1_500_000_000  # bytes of address space, of which the interpreter and sympy map about a third
 _STACK = 96 * 1024 * 1024
@@ -48,23 +47,25 @@ def _limit() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _arm() -> None:
+def _arm(seconds: float) -> None:
     usage = resource.getrusage(resource.RUSAGE_SELF)
     _, hard = resource.getrlimit(resource.RLIMIT_CPU)
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_CPU, (int(usage.ru_utime + usage.ru_stime) + _KILL_CPU_SECONDS, hard))
-    signal.setitimer(signal.ITIMER_PROF, _CPU_SECONDS)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
 
 
-def answer(kind: str, reference: str, given: str) -> Any:
-    """The reply to one request; None where no verdict could be reached."""
+def answer(kind: str, reference: str, given: str, seconds: float) -> Any:
+    """The reply to one request: None where no verdict could be reached, ``{"late": true}`` where time was too short."""
     try:
-        _arm()
+        _arm(seconds)
         try:
             return equal(reference, given) if kind == "equal" else problem(reference)
         finally:
             signal.setitimer(signal.ITIMER_PROF, 0)
-    except (Exception, RecursionError, MemoryError, _OutOfTimeError):  # a verifier has no verdict but False left
+    except _OutOfTimeError:
+        return {"late": True}
+    except (Exception, RecursionError, MemoryError):  # a verifier has no verdict but False left
         return None
 
 
@@ -75,6 +76,5 @@ def main() -> None:
     replies.write(b"ready\n")
     replies.flush()
     for line in requests:
-        kind, reference, given = json.loads(line)
-        replies.write(json.dumps(answer(kind, reference, given)).encode() + b"\n")
+        replies.write(json.dumps(answer(*json.loads(line))).encode() + b"\n")
         replies.flush()
