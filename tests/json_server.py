@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
@@ -14,8 +14,15 @@ Reply = Callable[[str, dict[str, str], dict[str, Any]], tuple[int, bytes]]
 
 
 @contextmanager
-def serving(reply: Reply) -> Iterator[str]:
-    """Serves until left; gives the address."""
+def redirecting(to: str, status: int = 307) -> Iterator[str]:
+    """Serves redirects to another address; gives its own."""
+    with serving(lambda *_: (status, b""), {"Location": to}) as url:
+        yield url
+
+
+@contextmanager
+def serving(reply: Reply, more: Mapping[str, str] | None = None) -> Iterator[str]:
+    """Serves until left, with more headers; gives the address."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -26,6 +33,8 @@ def serving(reply: Reply) -> Iterator[str]:
             status, answer = reply(self.path, {name.lower(): value for name, value in self.headers.items()}, body)
             self.send_response(status)
             self.send_header("Content-Length", str(len(answer)))
+            for name, value in (more or {}).items():
+                self.send_header(name, value)
             self.end_headers()
             self.wfile.write(answer)
 

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import json
+import socket
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from json_server import serving
+from json_server import redirecting, serving
 
 import whale_env
 from whale_env import ToolCall, http_json
-from whale_env.searchqa.judge import RUBRIC, FakeJudge, Judge, JudgeConfig, JudgeError, LLMJudge, Verdict
+from whale_env.searchqa.judge import (
+    RUBRIC,
+    FakeJudge,
+    Judge,
+    JudgeConfig,
+    JudgeError,
+    JudgeUnavailableError,
+    LLMJudge,
+    Verdict,
+)
 from whale_env.types import SPLITS
 
 ASK = ("Where?", ["United States", "USA"])
@@ -72,8 +83,6 @@ def test_anthropic_judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     ("statuses", "word", "expected", "requests"),
     [
         ([503, 429], "correct", Verdict(True, "judge"), 3),
-        ([500] * 9, "correct", Verdict(False, "fallback"), 4),
-        ([401], "correct", Verdict(False, "fallback"), 1),
         ([], "I would say it is correct", Verdict(False, "fallback"), 1),
     ],
 )
@@ -90,6 +99,88 @@ def test_retries_then_exact_match(
         assert LLMJudge(JudgeConfig.of(f"openai:m@{url}"), cache=tmp_path).judge(*ASK, "America") == expected
     assert len(seen) == requests
     assert any(tmp_path.rglob("*.json")) == (expected.source == "judge")
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "why", "requests"),
+    [
+        (500, b"", "HTTP 500", 4),
+        (429, b"", "HTTP 429", 4),
+        (401, b"", "HTTP 401", 1),
+        (302, b"", "HTTP 302", 1),
+        (200, b"<html>", "gave no JSON", 1),
+        (200, b"[" * 100_000, "gave no JSON", 1),
+        (200, b"{}", "not with a chat completion; is it the openai API", 1),
+        (200, b'{"choices": []}', "not with a chat completion", 1),
+        (200, b"[1]", "not with a chat completion", 1),
+    ],
+)
+def test_a_service_that_gives_no_verdict_is_an_error_and_no_wrong_answer(
+    status: int, body: bytes, why: str, requests: int, tmp_path: Path, play: Callable[..., Any]
+) -> None:
+    seen: list[str] = []
+
+    def reply(path: str, headers: dict[str, str], body_: dict[str, Any]) -> tuple[int, bytes]:
+        seen.append(path)
+        return status, body
+
+    with serving(reply) as url:
+        judge = LLMJudge(JudgeConfig.of(f"openai:m@{url}"), cache=tmp_path)
+        with pytest.raises(JudgeUnavailableError, match=why) as refused:
+            judge.judge(*ASK, "America")
+        assert len(seen) == requests and "\n" not in str(refused.value)
+        assert judge.judge(*ASK, "USA") == Verdict(True, "exact")
+        with pytest.raises(JudgeUnavailableError):
+            play(judge, "America")
+    with pytest.raises(JudgeUnavailableError, match="nothing answers"):
+        judge.judge(*ASK, "America")
+    assert not any(tmp_path.rglob("*.json"))
+
+
+def test_a_cut_connection_is_tried_again(tmp_path: Path) -> None:
+    left = [3]
+
+    def serve(listener: socket.socket) -> None:
+        while left[0] >= 0:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(65536)
+                word = openai("correct")
+                size = len(word) + (100 if left[0] else 0)  # promises more than it sends
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % size + word)
+                left[0] -= 1
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve, args=(listener,))
+        thread.start()
+        config = JudgeConfig.of(f"openai:m@http://127.0.0.1:{listener.getsockname()[1]}")
+        assert LLMJudge(config, cache=tmp_path).judge(*ASK, "America") == Verdict(True, "judge")
+        thread.join()
+
+
+def test_a_redirect_does_not_carry_the_key_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "secret")
+    seen: list[Any] = []
+
+    def record(path: str, headers: dict[str, str], body: dict[str, Any]) -> tuple[int, bytes]:
+        seen.append(headers)
+        return 200, openai("correct")
+
+    with (
+        serving(record) as elsewhere,
+        redirecting(elsewhere) as url,
+        pytest.raises(JudgeUnavailableError, match="HTTP 30"),
+    ):
+        LLMJudge(JudgeConfig.of(f"openai:m@{url}"), cache=tmp_path).judge(*ASK, "America")
+    assert not seen
+
+
+def test_verdicts_that_cannot_be_kept_count_all_the_same(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "judge").write_text("a file where a folder should be")
+    with serving(lambda *_: (200, openai("correct"))) as url:
+        judge = LLMJudge(JudgeConfig.of(f"openai:m@{url}"), cache=tmp_path)
+        assert judge.judge(*ASK, "America") == Verdict(True, "judge")
+    assert "cannot be kept" in caplog.text
 
 
 def test_a_judge_that_cannot_be_set_up() -> None:
@@ -123,5 +214,7 @@ def test_the_environment_asks_the_judge(play: Callable[..., Any]) -> None:
     assert play(judge, "USA") == (1.0, None, 0.0) and not judge.asked
     assert play(judge, "<answer>America</answer>") == (1.0, None, 0.0)
     assert play(judge, "France") == (0.0, "wrong", 0.0)
-    assert play(FakeJudge(fails=True), "America") == (0.0, "wrong", 1.0)
+    assert play(FakeJudge(undecided=True), "America") == (0.0, "wrong", 1.0)
+    with pytest.raises(JudgeUnavailableError):
+        play(FakeJudge(fails=True), "America")
     assert play(None, "America") == (0.0, "wrong", None)

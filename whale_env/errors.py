@@ -17,6 +17,7 @@ code raises a bare `ValueError` only where the caller is wrong, not the user. Ev
     ├── MissingPackageError (ModuleNotFoundError)  an optional package that is not installed
     ├── RetrieverError (RuntimeError)           whale_env.retrieval
     ├── RequestError (RuntimeError)             whale_env.http_json: nobody answers, or not usefully
+    │   └── JudgeUnavailableError               whale_env.searchqa.judge
     ├── ConfinementError (RuntimeError)         whale_env.sandbox: this kernel cannot confine
     └── ZygoteError, WorkerError (RuntimeError) a helper process that this machine does not let start
 

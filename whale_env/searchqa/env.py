@@ -211,7 +211,7 @@ class SearchQASession:
 
         Metrics: ``searches``; ``retrieval_accuracy``, whether a passage found holds a reference answer; and, where one
         does, ``extraction_accuracy``, whether the answer was right. With a judge: ``judge_fallback``, whether it gave
-        no verdict, so that exact match decided.
+        no verdict, so that exact match decided. A judge that does not answer is an error of the episode, not a verdict.
         """
         verdict = self._verdict
         reward = float(verdict is not None and verdict.right)

@@ -1,14 +1,16 @@
 """An optional second opinion on short answers: a language model says whether two answers mean the same.
 
 Asked only where exact match says no. Any OpenAI-compatible or Anthropic endpoint, temperature 0; verdicts are kept on
-disk, so that the same answer is judged once and alike in training, selection and evaluation. When no verdict can be
-had, exact match stands, and the caller is told so that it can count it. The policy never sees the judge.
+disk, so that the same answer is judged once and alike in training, selection and evaluation. A service that does not
+answer is asked again and then is an error, since what nobody judged is not wrong; where it answers without a verdict,
+exact match stands, and the caller is told so that it can count it. The policy never sees the judge.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import tempfile
 from collections.abc import Sequence
@@ -17,8 +19,10 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from whale_env.errors import InputError
-from whale_env.http_json import RequestError, post_json
+from whale_env.http_json import RequestError, post_json, without_login
 from whale_env.searchqa.verifier import answer_matches
+
+_log = logging.getLogger(__name__)
 
 LONGEST = 400
 """Characters of an answer that is put before the judge; a longer one is no short answer."""
@@ -45,6 +49,10 @@ class JudgeError(InputError):
     """A judge that cannot be set up: one line that says what is missing."""
 
 
+class JudgeUnavailableError(RequestError):
+    """The judge's service does not answer, or not as one does: whether the answer is right is unknown."""
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """Whether an answer is right, and who says so."""
@@ -65,7 +73,10 @@ class Judge(Protocol):
             answer: What was answered.
 
         Returns:
-            The verdict; never raises for a service that fails.
+            The verdict.
+
+        Raises:
+            JudgeUnavailableError: There is none, through no fault of the answer.
         """
         ...
 
@@ -77,9 +88,9 @@ class FakeJudge:
         asked: The answers it was asked about, in order.
     """
 
-    def __init__(self, accepted: Sequence[str] = (), *, fails: bool = False) -> None:
-        """Takes the answers to accept besides exact matches, or that the service fails."""
-        self._accepted, self._fails = frozenset(accepted), fails
+    def __init__(self, accepted: Sequence[str] = (), *, fails: bool = False, undecided: bool = False) -> None:
+        """Takes the answers to accept besides exact matches, or that the service fails or gives no verdict."""
+        self._accepted, self._fails, self._undecided = frozenset(accepted), fails, undecided
         self.asked: list[str] = []
 
     def judge(self, question: str, answers: Sequence[str], answer: str) -> Verdict:
@@ -87,7 +98,9 @@ class FakeJudge:
         if answer_matches(answers, answer):
             return Verdict(True, "exact")
         self.asked.append(answer)
-        return Verdict(False, "fallback") if self._fails else Verdict(answer in self._accepted, "judge")
+        if self._fails:
+            raise JudgeUnavailableError("the judge does not answer")
+        return Verdict(False, "fallback") if self._undecided else Verdict(answer in self._accepted, "judge")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +113,7 @@ class JudgeConfig:
         base_url: The endpoint, up to and with its version (``http://localhost:8000/v1``).
         key_variable: Environment variable that holds the key; it may be unset for a local server.
         timeout: Seconds for one try.
-        tries: Requests before falling back.
+        tries: Requests before giving up.
     """
 
     api: Literal["openai", "anthropic"]
@@ -185,19 +198,27 @@ class LLMJudge:
         else:
             path, headers = "messages", {"x-api-key": self._key, "anthropic-version": "2023-06-01"}
             body |= {"system": RUBRIC, "messages": messages}
+        url = f"{config.base_url.rstrip('/')}/{path}"
         try:
-            url = f"{config.base_url.rstrip('/')}/{path}"
             reply = post_json(url, body, headers=headers, timeout=config.timeout, tries=config.tries)
             content = (
                 reply["choices"][0]["message"]["content"] if config.api == "openai" else reply["content"][0]["text"]
             )
-            word = str(content).strip().strip(".*\"'`").lower()
-        except (RequestError, LookupError, TypeError):
-            return None
+        except RequestError as error:
+            raise JudgeUnavailableError(f"the judge {config.model!r} gave no verdict: {error}") from None
+        except (LookupError, TypeError):
+            what = "a chat completion" if config.api == "openai" else "a message"
+            raise JudgeUnavailableError(
+                f"{without_login(url)} answered, but not with {what}; is it the {config.api} API?"
+            ) from None
+        word = str(content).strip().strip(".*\"'`").lower()
         return {"correct": True, "incorrect": False}.get(word)
 
     def _keep(self, path: Path, right: bool) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as out:
-            json.dump({"right": right}, out)
-        os.replace(out.name, path)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as out:
+                json.dump({"right": right}, out)
+            os.replace(out.name, path)
+        except OSError as error:  # the verdict counts all the same
+            _log.warning("verdicts of the judge cannot be kept in %s: %s", self._cache, error.strerror or error)
