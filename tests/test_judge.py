@@ -151,11 +151,12 @@ def test_a_cut_connection_is_tried_again(tmp_path: Path) -> None:
                 left[0] -= 1
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=serve, args=(listener,))
+        thread = threading.Thread(target=serve, args=(listener,), daemon=True)
         thread.start()
         config = JudgeConfig.of(f"openai:m@http://127.0.0.1:{listener.getsockname()[1]}")
         assert LLMJudge(config, cache=tmp_path).judge(*ASK, "America") == Verdict(True, "judge")
-        thread.join()
+        thread.join(timeout=60)
+    assert left == [-1]
 
 
 def test_a_redirect_does_not_carry_the_key_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
