@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from threading import Thread
+from typing import Any, TypeVar
 
 from harness_sdk.policies.base import Policy
 from harness_sdk.rollout import Job, RolloutConfig, rollout
 from harness_sdk.trajectory import Trajectory
 from whale_env.core import EnvHandle
+
+T = TypeVar("T")
 
 
 def rollout_sync(
@@ -29,12 +32,16 @@ def rollout_sync(
     Returns:
         One trajectory per job, in the order of the jobs.
     """
-    work = rollout(jobs, env, policy, config, on_done)
+    return wait_for(rollout(jobs, env, policy, config, on_done))
+
+
+def wait_for(work: Coroutine[Any, Any, T]) -> T:
+    """Runs a coroutine to its end, in a thread where an event loop is running already; Ctrl-C ends it in both cases."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         return asyncio.run(work)
-    result: Future[list[Trajectory]] = Future()
+    result: Future[T] = Future()
     loop = asyncio.new_event_loop()
     task = loop.create_task(work)
 
@@ -57,5 +64,5 @@ def rollout_sync(
         thread.join()
 
 
-async def _awaited(task: asyncio.Task[list[Trajectory]]) -> list[Trajectory]:
+async def _awaited(task: asyncio.Task[T]) -> T:
     return await task

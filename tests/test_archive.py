@@ -15,7 +15,8 @@ from harness_sdk import Episode, Harness, Message, Trajectory
 from optimizers.archive.records import Entry, Iteration, Refusal
 from optimizers.archive.store import Archive
 from optimizers.archive.texts import MAX_TEXTS, MAX_TRAJECTORY, clean, slug, texts, trajectory_text
-from optimizers.record.rundir import RunDir, read_lines
+from optimizers.record.rundir import RunDir
+from whale_env.json_lines import read_lines
 
 H0 = "from harness_sdk import Harness\n\n\nclass H0(Harness):\n    system = 'Solve it.'\n"
 CHILD = H0.replace("H0", "Child").replace("Solve it.", "Answer with a number. ```")

@@ -14,7 +14,7 @@ from json_server import serving
 import whale_env
 from harness_sdk.policies import ScriptedPolicy, TransformersPolicy
 from optimizers.commands.cli import one_line_errors
-from optimizers.commands.evaluate import evaluate_pair, parse_flags
+from optimizers.commands.evaluate import parse_flags, show
 from optimizers.commands.optimise import run_command
 from optimizers.config import BackendConfig, RunConfig, checked, checked_backend, preset
 from optimizers.run import backend, start
@@ -54,7 +54,7 @@ def test_the_harness_of_a_model_behind_an_api_can_be_searched(
         assert len(list((tmp_path / "run" / "harnesses").iterdir())) > 1
         capsys.readouterr()
         flags = parse_flags(["--run", str(tmp_path / "run"), "--tasks", "1", "--k", "1"])
-        evaluate_pair(flags)
+        show(flags)
         row = json.loads(capsys.readouterr().out)
         assert row["model"] == "big-model" and row["rollouts"] == 1
         with pytest.raises(ValueError, match="leave the --backend flags out"):
@@ -155,5 +155,5 @@ def test_the_backend_of_the_page_works(
     (tmp_path / source.split("\n", 1)[0].removeprefix("# ")).write_text(source)
     monkeypatch.syspath_prepend(tmp_path)
     command = next(command for command in COMMANDS if "my_backend:make" in command)
-    evaluate_pair(parse_flags(shlex.split(command)[3:]))
+    show(parse_flags(shlex.split(command)[3:]))
     assert json.loads(capsys.readouterr().out)["rollouts"] == 4

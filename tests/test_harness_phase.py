@@ -17,7 +17,7 @@ from harness_sdk.loader import load_source
 from harness_sdk.types import Message
 from optimizers.archive.records import Entry
 from optimizers.archive.store import Archive
-from optimizers.config import RunConfig, SearchConfig
+from optimizers.config import PairedConfig, RunConfig, SearchConfig
 from optimizers.proposers.protocol import Proposal
 from optimizers.record.rundir import RunDir
 from optimizers.run.schedule import Phase
@@ -31,6 +31,10 @@ class Rated(Harness):
     system = "{word}"
     max_turns = 1
 """
+
+
+SMALL = PairedConfig(rollouts=10, rounds=2)
+"""A re-test of two short rounds."""
 
 
 def skilled(messages: Sequence[Message]) -> str:
@@ -86,7 +90,7 @@ def test_argmax_takes_the_best_and_keeps_the_incumbent_on_ties(tmp_path: Path) -
 
 
 def test_paired_selection_takes_what_fresh_rollouts_confirm(tmp_path: Path) -> None:
-    search = Search(tmp_path, selection="paired")
+    search = Search(tmp_path, selection="paired", paired=SMALL)
     search.iterate()
     outcome, rollouts = search.iterate(9, 2)
     assert search.name() == "skill-9" and outcome["retest"]["accepted"] and rollouts > 20
@@ -96,14 +100,14 @@ def test_paired_selection_takes_what_fresh_rollouts_confirm(tmp_path: Path) -> N
 
 
 def test_ten_examples_are_too_few_for_a_careful_phase(tmp_path: Path) -> None:
-    search = Search(tmp_path, selection="paired")
+    search = Search(tmp_path, selection="paired", paired=SMALL)
     search.iterate()
     outcome, _ = search.iterate(4)  # one task of ten: chance could have done it
     assert search.name() == "h0" and outcome["retest"]["accepted"] is False
 
 
 def test_a_holdout_slice_is_seen_by_the_retest_only(tmp_path: Path) -> None:
-    search = Search(tmp_path, selection="paired", holdout=0.3)
+    search = Search(tmp_path, selection="paired", paired=SMALL, holdout=0.3)
     search.iterate()
     outcome, _ = search.iterate(9)
     assert len(search.search.searched) == 7 and len(search.search.held) == 3

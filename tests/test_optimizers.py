@@ -27,7 +27,7 @@ from optimizers.proposers.offline.recipes import Facts, Recipe
 from optimizers.proposers.offline.templates import render
 from optimizers.proposers.protocol import Brief, Proposal, ScriptedProposer
 from optimizers.record.ledger import AgentCost, Ledger, ProposerCost
-from optimizers.record.rundir import RunDir, RunDirError, read_lines
+from optimizers.record.rundir import RunDir, RunDirError
 from optimizers.run.evaluation import interval, summary
 from optimizers.run.schedule import harness_over, phases, weights_over
 from optimizers.search import meta_harness
@@ -35,6 +35,7 @@ from optimizers.search.checks import checker
 from reference_harnesses import BASELINES
 from whale_env import DomainSpec, Observation, Outcome, Score, Task, ToolCall, ToolEnv, ToolSpec, handle, said_verbatim
 from whale_env.core import EnvHandle
+from whale_env.json_lines import DamagedLogError, read_lines
 from whale_env.types import Split
 
 GOOD = """from harness_sdk import Harness
@@ -83,8 +84,8 @@ def test_the_run_directory_journals_resumes_and_cuts_logs_back(tmp_path: Path) -
     assert run.finish("one", {"x": (1, 2)}, 0.5) == {"x": [1, 2]}
     run.append("metrics.jsonl", {"n": 2})  # of a unit that is never finished
     run.append("ledger.jsonl", {"spent": 2})
-    with (run.path / "journal.jsonl").open("a") as file:
-        file.write('{"key": "tw')  # the writer was killed
+    with (run.path / "journal.jsonl").open("ab") as file:
+        file.write('{"key": "twé'.encode()[:-1])  # the writer was killed, within a character
     again = RunDir.open(tmp_path / "run", {"a": 1}, resume=True)
     assert again.done() == ["one"] and again.result("one") == {"x": [1, 2]} and again.seconds() == 0.5
     assert [line["n"] for line in read_lines(run.path / "metrics.jsonl")] == [1]
@@ -104,7 +105,7 @@ def test_run_directories_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         RunDir.open(path, {"a": 1, "b": 3}, resume=True)
     damaged = path / "journal.jsonl"
     damaged.write_text('nonsense\n{"key": "x"}\n{"key": "y"}\n')
-    with pytest.raises(RunDirError, match=r"journal\.jsonl:1 is damaged"):
+    with pytest.raises(DamagedLogError, match=r"journal\.jsonl:1 is damaged"):
         RunDir.open(path, {"a": 1, "b": 2}, resume=True)
 
 

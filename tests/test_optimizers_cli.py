@@ -323,7 +323,7 @@ def test_ctrl_c_tells_how_to_go_on_where_one_can(
     out.mkdir()
     (out / "config.json").touch()
     status, _, err = command(optimise.whale, *flags)
-    assert status == 130 and err.endswith(f"Give the same command with --out {out} --resume to go on.\n")
+    assert status == 130 and err.endswith(f"Give --out {out} --resume to go on.\n")
     monkeypatch.setattr(evaluate, "evaluate_pair", interrupted)
     assert command(evaluate.main) == (130, "", "stopped\n")
     with pytest.raises(SystemExit), one_line_errors():

@@ -20,7 +20,8 @@ from harness_sdk.loader import LoadedHarness
 from harness_sdk.trajectory import Trajectory
 from optimizers.archive.records import Entry, HarnessScore, Iteration, OutcomeTable, Refusal
 from optimizers.archive.texts import Side, View, clean, diff_text, folder, index_text, slug, texts
-from optimizers.record.rundir import RunDir, read_lines
+from optimizers.record.rundir import RunDir
+from whale_env.json_lines import read_lines
 
 SUMMARY = "harnesses/evolution_summary.jsonl"
 

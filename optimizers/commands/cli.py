@@ -10,15 +10,17 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Annotated, Any, NoReturn, Protocol, TypeVar, get_args
 
 import tyro
 
 from optimizers.commands import interrupts
-from optimizers.config import Inline, Method, Preset, RunConfig, checked, preset
+from optimizers.config import Inline, Method, Preset, RunConfig, checked, from_json, preset
 from optimizers.config.flags import flag_of
 from optimizers.run.display import outliving_readers
 from whale_env.errors import InputError, WhaleError
+from whale_env.strict_json import read_object
 
 T = TypeVar("T")
 Plan = list[tuple[str, int]]
@@ -125,9 +127,10 @@ def parse_preset(kind: type[F], module: str, examples: str, method: Method | Non
     chosen = peek(arguments, "--preset", "laptop")
     if chosen not in get_args(Preset):
         fail(f"--preset {chosen!r} is not known; choose from {', '.join(get_args(Preset))}")
-    default = preset(chosen, peek(arguments, "--env", "chess"))  # type: ignore[arg-type]
-    if method:
-        default = replace(default, method=method)
+    default = _stored(arguments)
+    if default is None:
+        default = preset(chosen, peek(arguments, "--env", "chess"))  # type: ignore[arg-type]
+        default = replace(default, method=method or default.method)
     # The preset decides the defaults, so it is read before the flags are.
     make: Callable[..., F] = kind
     defaults = make(config=default, preset=chosen)
@@ -135,6 +138,15 @@ def parse_preset(kind: type[F], module: str, examples: str, method: Method | Non
     if method and flags.config.method != method:
         fail(f"python -m {module} takes no --method {flags.config.method}; for that use python -m optimizers.whale")
     return flags
+
+
+def _stored(arguments: list[str]) -> RunConfig | None:
+    """Returns what the run was given that is to be resumed, unless a preset is asked for: no flag is needed again."""
+    out = peek(arguments, "--out", "")
+    path = Path(out) / "config.json"
+    if not out or "--resume" not in arguments or peek(arguments, "--preset", "") or not path.is_file():
+        return None
+    return from_json(RunConfig, read_object(path.read_text("utf-8"), str(path)), str(path))
 
 
 def parse(

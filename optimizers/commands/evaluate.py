@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated
 
+from harness_sdk.sync import wait_for
 from harness_sdk.trajectory import Trajectory
 from optimizers.commands.cli import one_line_errors, parse, peek
 from optimizers.config import (
@@ -22,7 +22,7 @@ from optimizers.config import (
     from_json,
     require_bounds,
 )
-from optimizers.run.evaluation import evaluate, warning
+from optimizers.run.evaluation import Evaluation, evaluate, warning
 from whale_env.types import Split
 
 EXAMPLES = """examples:
@@ -110,8 +110,20 @@ def _refuse_what_a_run_decides(arguments: list[str]) -> None:
             raise ConfigError(f"--run takes the run's own {what}; leave {flag} out, or --run")
 
 
-def evaluate_pair(flags: EvaluateFlags) -> None:
-    """Evaluates what the flags ask for and prints it as JSON."""
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """An evaluation and the name of the harness that it is of."""
+
+    harness: str
+    evaluation: Evaluation
+
+
+def evaluate_pair(flags: EvaluateFlags) -> Measured:
+    """Evaluates the final pair of a run, or a pair of one's own: what ``python -m optimizers.evaluate`` does.
+
+    Raises:
+        whale_env.WhaleError: Something is to be put right; the message says what.
+    """
     from harness_sdk.loader import load, load_source
     from optimizers.run.backend import opened, resolved
     from whale_env.registry import arguments_from, handle
@@ -119,8 +131,7 @@ def evaluate_pair(flags: EvaluateFlags) -> None:
     require_bounds(flags, "--")
     checked_backend(flags.backend)
     pair, size = _pair(flags), flags.evaluation
-    env_args = arguments_from(flags.env_args)
-    env = handle(flags.env, env_args)
+    env = handle(flags.env, arguments_from(flags.env_args))
     spec = env.prototype.domain.spec
     if pair.source:
         harness = load_source(pair.source, env=spec.name, allow_uncaged=flags.allow_uncaged)
@@ -143,12 +154,10 @@ def evaluate_pair(flags: EvaluateFlags) -> None:
 
             policy.load_weights(load_file(pair.weights), 1)
         config = flags.agent.rollouts(flags.seed, "evaluate")
-        row, played = asyncio.run(evaluate(env, harness, policy, tasks, size.k, config, progress))
+        row, played = wait_for(evaluate(env, harness, policy, tasks, size.k, config, progress))
     if trouble := warning(played.trajectories):
         print(f"warning: {trouble}", file=sys.stderr)
-    about = {"env": flags.env, "env_args": env_args, "harness": harness.name, "model": flags.model}
-    agent = {**asdict(flags.agent.sampling), **asdict(flags.agent.limits)}
-    print(json.dumps({**about, "agent": agent, **row.to_json()}, indent=2))
+    return Measured(harness.name, row)
 
 
 def parse_flags(arguments: list[str]) -> EvaluateFlags:
@@ -159,7 +168,17 @@ def parse_flags(arguments: list[str]) -> EvaluateFlags:
     return parse(EvaluateFlags, "optimizers.evaluate", EXAMPLES, _defaults(Path(run) if run else None), arguments)
 
 
+def show(flags: EvaluateFlags) -> None:
+    """Prints an evaluation as JSON, with what it is of."""
+    from whale_env.registry import arguments_from
+
+    done = evaluate_pair(flags)
+    about = {"env": flags.env, "env_args": arguments_from(flags.env_args), "harness": done.harness}
+    agent = {**asdict(flags.agent.sampling), **asdict(flags.agent.limits)}
+    print(json.dumps({**about, "model": flags.model, "agent": agent, **done.evaluation.to_json()}, indent=2))
+
+
 def main() -> None:
     """``python -m optimizers.evaluate``."""
     with one_line_errors():
-        evaluate_pair(parse_flags(sys.argv[1:]))
+        show(parse_flags(sys.argv[1:]))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
@@ -15,7 +13,7 @@ EXAMPLES = """examples:
   python -m {module} --env chess                                  the laptop preset: minutes on two cores
   python -m {module} --env chess --preset smoke                   everything once, about a minute
   python -m {module} --env chess --seed 1 --out runs/mine         another seed, a named run directory
-  python -m {module} --env chess --out runs/mine --seed 1 --resume  go on with it
+  python -m {module} --out runs/mine --resume                     go on with it
   python -m {module} --env chess --harness my_harness.py:Mine     begin from a harness of your own
   python -m {module} --env my_package:MyEnv-v0 --dry-run          what would run, and how many rollouts
 """
@@ -46,7 +44,7 @@ def run_command(module: str, method: Method | None = None) -> None:
     def stopped() -> str:
         if out is None or not (out / "config.json").is_file():
             return "stopped; nothing was finished"
-        return f"stopped; what is finished is kept. Give the same command with --out {out} --resume to go on."
+        return f"stopped; what is finished is kept. Give --out {out} --resume to go on."
 
     with one_line_errors(stopped):
         flags = parse_preset(_Flags, module, EXAMPLES, method)
@@ -58,21 +56,17 @@ def run_command(module: str, method: Method | None = None) -> None:
         require_tasks(config, env)
         if flags.resume and flags.out is None:
             fail("--resume needs --out: the directory of the run to go on with")
-        out = flags.out or _default_out(config)
+        from optimizers.run.start import default_out, start
+
+        out = flags.out or default_out(config)
         if flags.dry_run:
             print_plan(config, planned(config, env), f"run directory {out}")
             return
         from optimizers.run.display import print_result
-        from optimizers.run.start import start
 
         result = start(config, env, out, resume=flags.resume)
 
         print_result(result, str(out), _follow_up(out, result.harness))
-
-
-def _default_out(config: RunConfig) -> Path:
-    env = re.sub(r"[^A-Za-z0-9]+", "-", config.env).strip("-")
-    return Path("runs") / f"{env}-{config.method}-s{config.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
 
 
 def _follow_up(out: Path, harness: str) -> list[str]:

@@ -10,7 +10,8 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from harness_sdk.trajectory import Trajectory
-from optimizers.record.rundir import LEDGER, RunDir, read_lines
+from optimizers.record.rundir import LEDGER, RunDir
+from whale_env.json_lines import read_lines
 
 
 @dataclass(frozen=True, slots=True)

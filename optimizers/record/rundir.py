@@ -25,6 +25,7 @@ from typing import Any
 from harness_sdk.sandbox import confinement
 from whale_env.errors import WhaleError
 from whale_env.http_json import holds_login, without_login
+from whale_env.json_lines import append_lines, cut_torn_line, read_lines
 
 JOURNAL = "journal.jsonl"
 LEDGER = "ledger.jsonl"
@@ -139,7 +140,7 @@ class RunDir:
                 "sizes": sizes,
             }
             record: dict[str, Any] = json.loads(json.dumps(line))
-            self._append(JOURNAL, record, sync=True)
+            append_lines(self.path / JOURNAL, [record], sync=True)
         self._done[key] = record
         return record["result"]
 
@@ -154,7 +155,7 @@ class RunDir:
     def append(self, name: str, record: Mapping[str, Any]) -> None:
         """Appends one line to a log."""
         with self.guarded():
-            self._append(name, record, sync=False)
+            append_lines(self.path / name, [record])
 
     def write_json(self, name: str, data: Any) -> None:
         """Replaces a JSON file atomically."""
@@ -203,23 +204,12 @@ class RunDir:
                 raise RunDirError(f"cannot write to {self.path}: {str(error).splitlines()[0]}") from error
             raise
 
-    def _append(self, name: str, record: Mapping[str, Any], *, sync: bool) -> None:
-        target = self.path / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        line = json.dumps(record, ensure_ascii=False) + "\n"
-        # A lone surrogate becomes its JSON escape.
-        with target.open("a", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(line)
-            file.flush()
-            if sync:
-                os.fsync(file.fileno())
-
     def _replay(self) -> None:
         """Reads the journal and cuts the other logs back to where the last finished unit left them."""
         records = list(read_lines(self.path / JOURNAL))
         self._done = {record["key"]: record for record in records}
         whole = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
-        if (self.path / JOURNAL).read_text("utf-8") != whole:
+        if (self.path / JOURNAL).read_bytes() != whole.encode("utf-8", "backslashreplace"):
             self.write_text(JOURNAL, whole)
         sizes = records[-1]["sizes"] if records else {}
         for path in self.path.rglob("*.jsonl"):
@@ -227,7 +217,7 @@ class RunDir:
             if name == JOURNAL:
                 continue
             if name == LEDGER:
-                _drop_torn_line(path)
+                cut_torn_line(path)
             elif path.stat().st_size > sizes.get(name, 0):
                 with path.open("r+b") as file:
                     file.truncate(sizes.get(name, 0))
@@ -273,30 +263,6 @@ def peak_mb() -> int:
         return 0
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak // 1_000_000 if sys.platform == "darwin" else peak * 1024 // 1_000_000
-
-
-def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Reads a JSONL log; a torn last line is left out.
-
-    Raises:
-        RunDirError: Another line is damaged.
-    """
-    lines = path.read_text("utf-8", "replace").split("\n")
-    for number, line in enumerate(lines, 1):
-        if line:
-            try:
-                yield json.loads(line)
-            except json.JSONDecodeError as error:
-                if number >= len(lines) - 1:
-                    return
-                raise RunDirError(f"{path}:{number} is damaged: {error}") from error
-
-
-def _drop_torn_line(path: Path) -> None:
-    data = path.read_bytes()
-    if data and not data.endswith(b"\n"):
-        with path.open("r+b") as file:
-            file.truncate(data.rfind(b"\n") + 1)
 
 
 def _environment() -> dict[str, Any]:

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 from optimizers.archive.texts import clean
 from optimizers.record.ledger import ProposerCost, booked
-from optimizers.record.rundir import JOURNAL, LEDGER, METRICS, RunDir, RunDirError, read_lines
+from optimizers.record.rundir import JOURNAL, LEDGER, METRICS, RunDir, RunDirError
 from whale_env.errors import InputError
+from whale_env.json_lines import read_lines
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

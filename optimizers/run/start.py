@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
+import re
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -13,7 +14,8 @@ from typing import Any
 
 from harness_sdk.loader import LoadedHarness, load
 from harness_sdk.sandbox import confinement
-from optimizers.config import ConfigError, RunConfig
+from harness_sdk.sync import wait_for
+from optimizers.config import ConfigError, RunConfig, checked
 from optimizers.proposers.build import build
 from optimizers.proposers.fst import FSTProposer
 from optimizers.proposers.offline.proposer import OfflineProposer
@@ -28,6 +30,32 @@ from optimizers.run.whale import Parts, Run
 from optimizers.weights.build import build as build_update
 from optimizers.weights.build import update_class
 from whale_env.core import EnvHandle
+from whale_env.registry import arguments_from, handle
+
+
+def optimise(config: RunConfig, out: str | Path | None = None, *, resume: bool = False) -> Result:
+    """Optimises a pair of weights and harness: what ``python -m optimizers.whale`` does, also from a notebook.
+
+    Args:
+        config: What to do; `optimizers.preset` gives one to begin with.
+        out: The run directory; None makes one below ``runs``.
+        resume: Whether to go on with what is there.
+
+    Returns:
+        The result; the run directory has it too, with the harnesses and the final weights.
+
+    Raises:
+        whale_env.WhaleError: Something is to be put right; the message says what.
+    """
+    config = checked(config)
+    env = handle(config.env, arguments_from(config.env_args))
+    return start(config, env, Path(out) if out else default_out(config), resume=resume)
+
+
+def default_out(config: RunConfig) -> Path:
+    """Returns where a run is kept that was given no place."""
+    env = re.sub(r"[^A-Za-z0-9]+", "-", config.env).strip("-")
+    return Path("runs") / f"{env}-{config.method}-s{config.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
 
 
 def start(config: RunConfig, env: EnvHandle, out: Path, *, resume: bool) -> Result:
@@ -84,7 +112,7 @@ def _played(
         if "weights" in kinds(config):
             backend.require_token_ids(policy)
             update = build_update(config.weights, _trained(config.model, backend.training_device(kept)))
-        return asyncio.run(Run(config, run, env, Parts(h0, proposer, policy, update), display).play())
+        return wait_for(Run(config, run, env, Parts(h0, proposer, policy, update), display).play())
 
 
 def _trained(model: str, device: str) -> Any:

@@ -130,7 +130,7 @@ class Run:
             method=self.config.method,
             seed=self.config.seed,
             base=base,
-            phases=rows,
+            phases=tuple(rows),
             final=final,
             selected=rows[rewards.index(max(rewards))] if rows else base,
             gain=gain(base, final),
