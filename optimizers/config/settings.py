@@ -106,17 +106,17 @@ class ProposerConfig:
     """Folders that the command may read and run besides the system's."""
     write: tuple[str, ...] = ()
     """Folders that the command may change besides its copy of the archive."""
-    turns: int = 60
+    turns: Annotated[int, Ge(1)] = 60
     """Calls of a round."""
-    tokens: int = 6_000_000
+    tokens: Annotated[int, Ge(1)] = 6_000_000
     """Tokens of a round, in and out, cached ones included."""
-    usd: float = 10.0
+    usd: Annotated[float, Gt(0)] = 10.0
     """Dollars of a round."""
-    usd_in_all: float = 100.0
+    usd_in_all: Annotated[float, Ge(0)] = 100.0
     """Dollars of a run; the harness phase ends when they are spent."""
-    seconds: float = 3600.0
+    seconds: Annotated[float, Gt(0)] = 3600.0
     """Wall time of a round."""
-    reply: int = 32_000
+    reply: Annotated[int, Ge(1)] = 32_000
     """Tokens of one reply."""
 
 
