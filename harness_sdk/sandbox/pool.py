@@ -21,6 +21,7 @@ from harness_sdk.sandbox.session import CagedSession, CageLimits
 from harness_sdk.sandbox.wire import Wire
 from harness_sdk.session import HarnessError
 from harness_sdk.validator.allowed import SDK_NAMES
+from whale_env.forks import after_fork
 from whale_env.sandbox import kernel, spawn
 from whale_env.sandbox.zygote import Setup
 
@@ -202,4 +203,4 @@ def _end() -> None:
         pool.end()
 
 
-os.register_at_fork(after_in_child=_forget)
+after_fork(_forget)

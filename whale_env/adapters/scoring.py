@@ -18,6 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from whale_env.forks import after_fork
 from whale_env.sandbox import kernel, spawn
 from whale_env.sandbox.zygote import NOT_CONFINED, Setup
 
@@ -173,4 +174,4 @@ def _forget() -> None:
 
 
 atexit.register(_close)
-os.register_at_fork(after_in_child=_forget)
+after_fork(_forget)

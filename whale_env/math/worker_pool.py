@@ -20,10 +20,12 @@ import sys
 import threading
 import time
 import weakref
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from whale_env.errors import WhaleError
+from whale_env.forks import after_fork
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 # The parent package is put in by hand: its own imports (gymnasium, numpy) would triple the start and the memory.
@@ -37,6 +39,7 @@ _QUICK_SECONDS, _QUICK_CPU_SECONDS = 1.0, 0.12  # the same at the first try; nea
 _FAIR_CPU_SECONDS = 0.25  # a question that had less of a processor in that time was held up, not hard
 _IDLE_CPU_SECONDS = 0.05  # a worker that ended with less than that had not begun
 _PATIENCE = 180.0  # a start takes half a second and a free worker is soon found; longer only on a starved machine
+_CAN_RUN = hasattr(select, "poll") and find_spec("resource") is not None
 _MAX_WORKERS = 4  # at each of the two tries
 
 
@@ -175,6 +178,11 @@ class WorkerPool:
         Raises:
             WorkerError: If no worker can be started or none comes free.
         """
+        if not _CAN_RUN:
+            raise WorkerError(
+                f"comparing mathematical answers needs Linux or macOS (limits on a process), this is {sys.platform}: "
+                "use WSL or a container"
+            )
         question = [kind, reference, answer]
         with self._quick:
             reply = self._ask([*question, _QUICK_CPU_SECONDS], min(_QUICK_SECONDS, _SECONDS))
@@ -252,4 +260,4 @@ def _after_fork() -> None:
 
 
 atexit.register(_close_all)
-os.register_at_fork(after_in_child=_after_fork)
+after_fork(_after_fork)

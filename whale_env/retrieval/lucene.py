@@ -24,6 +24,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from whale_env.forks import after_fork
 from whale_env.retrieval.base import Passage, RetrieverError
 from whale_env.retrieval.corpus import fingerprint, passage_of, read_corpus
 from whale_env.wording import first_line
@@ -287,4 +288,4 @@ def _forked() -> None:
     _lock = threading.RLock()
 
 
-os.register_at_fork(after_in_child=_forked)
+after_fork(_forked)

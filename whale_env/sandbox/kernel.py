@@ -15,14 +15,19 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import resource
 import signal
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 
+from whale_env.forks import CAN_FORK
 from whale_env.sandbox import syscalls
+
+try:
+    import resource
+except ModuleNotFoundError:  # Windows, where nothing is confined, but importing must work
+    resource = None  # type: ignore[assignment]
 
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_GET_SECCOMP, PR_SET_NO_NEW_PRIVS = 1, 4, 21, 38
 PR_CAPBSET_DROP, PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 24, 47, 4
@@ -57,7 +62,7 @@ class Confinement:
 @cache
 def confinement() -> Confinement:
     """Finds out, without changing anything, whether this kernel can confine a process."""
-    if sys.platform != "linux":
+    if sys.platform != "linux" or not CAN_FORK:
         return Confinement(False, f"confinement needs Linux (Landlock and seccomp), this is {sys.platform}")
     machine = os.uname().machine
     if machine not in syscalls.ARCHITECTURES:

@@ -25,6 +25,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Literal
 
+from whale_env.forks import after_fork
 from whale_env.sandbox import kernel, spawn
 from whale_env.sandbox.python_worker import OUTPUT_BYTES
 from whale_env.sandbox.zygote import Setup
@@ -312,4 +313,4 @@ def _forget() -> None:
 
 
 atexit.register(_close)
-os.register_at_fork(after_in_child=_forget)
+after_fork(_forget)

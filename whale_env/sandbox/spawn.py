@@ -20,8 +20,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from whale_env.errors import WhaleError
+from whale_env.forks import CAN_FORK
 from whale_env.sandbox import kernel
 from whale_env.sandbox.zygote import NOT_CONFINED, Setup
+
+CAN_RUN = CAN_FORK and hasattr(os, "pidfd_open") and hasattr(socket, "AF_UNIX")
+"""Whether this system has what a zygote is made of."""
 
 START_SECONDS = 60.0
 END_SECONDS = 5.0
@@ -40,9 +44,13 @@ class ConfinementError(WhaleError, RuntimeError):
     """Untrusted code was refused, because it cannot be confined here."""
 
     def __init__(self, why: str) -> None:
+        risk = (
+            ", or accept the risk with --allow-uncaged (optimisers: --search.allow-uncaged; in Python "
+            "allow_uncaged=True)"
+        )
         super().__init__(
-            f"untrusted code is refused: {why}. Use a Linux kernel with Landlock (5.13 or newer) and seccomp, "
-            "or accept the risk with --allow-uncaged (optimisers: --search.allow-uncaged; in Python allow_uncaged=True)"
+            f"untrusted code is refused: {why}. Use a Linux kernel with Landlock (5.13 or newer) and seccomp (on "
+            f"Windows in WSL, on macOS in a container or virtual machine){risk if CAN_RUN else ''}"
         )
 
 
@@ -183,6 +191,11 @@ class Zygote:
         self._end()
         if self._setup.cage and not kernel.confinement().available:
             raise ConfinementError(kernel.confinement().why)
+        if not CAN_RUN:
+            raise ZygoteError(
+                f"running programs in processes of their own, confined or not, needs Linux, this is {sys.platform}: "
+                "use WSL, a container or a virtual machine"
+            )
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         packages = {name: str(sys.modules[name].__path__[0]) for name in self._setup.faces}
         command = [sys.executable, "-s", "-S", "-P", "-B", "-X", "utf8", "-c", _BOOT]

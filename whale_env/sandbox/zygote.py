@@ -13,7 +13,6 @@ import gc
 import importlib
 import json
 import os
-import resource
 import selectors
 import shutil
 import signal
@@ -25,6 +24,11 @@ from functools import partial
 from typing import Any
 
 from whale_env.sandbox import kernel, syscalls
+
+try:
+    import resource
+except ModuleNotFoundError:  # Windows, where no zygote runs, but its setup is imported
+    resource = None  # type: ignore[assignment]
 
 MAX_REQUEST = 65536
 WIRE = 3
