@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+from http_server import Reply, Server
 
 
 @dataclass
@@ -78,74 +78,34 @@ def events(says: Says) -> Iterator[dict[str, Any]]:
     yield {"type": "message_stop"}
 
 
-class MessagesServer:
-    """A running server; ``script`` decides what it says. It refuses what the real one refuses."""
+class MessagesServer(Server):
+    """A running server; ``says`` decides what it says. It refuses what the real one refuses."""
 
-    def __init__(self, script: Script) -> None:
-        self.script = script
-        self.requests: list[dict[str, Any]] = []
-        self.headers: list[dict[str, str]] = []
-        self.stopping = threading.Event()
-        outer = self
+    def __init__(self, says: Script) -> None:
+        def script(body: dict[str, Any], number: int) -> Reply:
+            problem = None if self.paths[number] == "/v1/messages" else f"no {self.paths[number]}"
+            problem = problem or invalid(body)
+            return self.reply(Says(status=400, message=problem) if problem else says(body, number))
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
+        super().__init__(script)
 
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-                number = len(outer.requests)
-                outer.requests.append(body)
-                outer.headers.append({name.lower(): value for name, value in self.headers.items()})
-                problem = None if self.path == "/v1/messages" else f"no {self.path}"
-                problem = problem or invalid(body)
-                try:
-                    self.answer(Says(status=400, message=problem) if problem else outer.script(body, number))
-                except OSError:
-                    self.close_connection = True  # the client gave up
+    def reply(self, says: Says) -> Reply:
+        """Turns what is to be said into what is to be sent."""
+        if says.status != 200:
+            error = {"type": "error", "error": {"type": "api_error", "message": says.message}}
+            return Reply(error, says.status, says.headers, says.delay)
+        headers = {"content-type": "text/event-stream", "connection": "close"}
+        return Reply(self.stream(says), 200, headers, says.delay, cut=says.cut_after is not None)
 
-            def answer(self, says: Says) -> None:
-                outer.stopping.wait(says.delay)
-                if says.status != 200:
-                    error = {"type": "error", "error": {"type": "api_error", "message": says.message}}
-                    data = json.dumps(error).encode()
-                    self.send_response(says.status)
-                    self.send_header("content-length", str(len(data)))
-                    for name, value in says.headers.items():
-                        self.send_header(name, value)
-                    self.end_headers()
-                    self.wfile.write(data)
-                    return
-                self.send_response(200)
-                self.send_header("content-type", "text/event-stream")
-                self.send_header("transfer-encoding", "chunked")
-                self.send_header("connection", "close")
-                self.end_headers()
-                self.close_connection = True
-                for number, event in enumerate(events(says)):
-                    outer.stopping.wait(says.pause)
-                    if number == says.cut_after:
-                        return
-                    if number == says.error_after:
-                        event = {"type": "error", "error": {"type": "overloaded_error", "message": says.message}}
-                    data = f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode()
-                    self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
-                    self.wfile.flush()
-                self.wfile.write(b"0\r\n\r\n")
-
-            def log_message(self, *args: Any) -> None:
-                pass
-
-        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.http.daemon_threads = False  # joined on close
-        self.url = f"http://127.0.0.1:{self.http.server_address[1]}"
-        self.thread = threading.Thread(target=self.http.serve_forever, kwargs={"poll_interval": 0.01})
-        self.thread.start()
-
-    def close(self) -> None:
-        self.stopping.set()
-        self.http.shutdown()
-        self.thread.join()
-        self.http.server_close()
+    def stream(self, says: Says) -> Iterator[bytes]:
+        """Yields the events as they go over the wire."""
+        for number, event in enumerate(events(says)):
+            self.stopping.wait(says.pause)
+            if number == says.cut_after:
+                return
+            if number == says.error_after:
+                event = {"type": "error", "error": {"type": "overloaded_error", "message": says.message}}
+            yield f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode()
 
 
 @contextmanager

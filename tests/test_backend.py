@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from json_server import serving
+from http_server import serving
 
 import whale_env
 from harness_sdk.policies import ScriptedPolicy, TransformersPolicy

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from json_server import serving
+from http_server import serving
 
 from whale_env import http_json
 from whale_env.http_json import RequestError, post_json

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from json_server import redirecting, serving
+from http_server import redirecting, serving
 
 import whale_env
 from whale_env import ToolCall, http_json

@@ -6,14 +6,12 @@ import asyncio
 import gzip
 import json
 import socket
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
+from http_server import Reply, Server, running
 
 from harness_sdk.harness import Harness
 from harness_sdk.loader import LoadedHarness
@@ -36,91 +34,13 @@ USER = [{"role": "user", "content": "2 + 2?"}]
 TOOL = {"type": "function", "function": {"name": "answer", "description": "Answers.", "parameters": {"type": "object"}}}
 
 
-@dataclass
-class Reply:
-    """What the server does with one request."""
-
-    body: Any = None
-    status: int = 200
-    headers: dict[str, str] = field(default_factory=dict)
-    delay: float = 0.0
-    cut: bool = False
-
-
-Script = Callable[[dict[str, Any], int], Reply]
-
-
-class Server:
-    """A local server; ``script`` maps a request's body and number to a reply."""
-
-    def __init__(self) -> None:
-        self.script: Script = lambda body, number: Reply(chat("4"))
-        self.requests: list[dict[str, Any]] = []
-        self.headers: list[dict[str, str]] = []
-        self.busy = self.most_busy = 0
-        self.stopping = threading.Event()
-        lock = threading.Lock()
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-                with lock:
-                    number = len(outer.requests)
-                    outer.requests.append({"path": self.path, **body})
-                    outer.headers.append({key.lower(): value for key, value in self.headers.items()})
-                    outer.busy += 1
-                    outer.most_busy = max(outer.most_busy, outer.busy)
-                try:
-                    self.answer(outer.script(body, number))
-                except OSError:
-                    self.close_connection = True  # the client gave up
-                finally:
-                    with lock:
-                        outer.busy -= 1
-
-            def answer(self, reply: Reply) -> None:
-                outer.stopping.wait(reply.delay)
-                data = reply.body if isinstance(reply.body, bytes) else json.dumps(reply.body).encode()
-                self.send_response(reply.status)
-                self.send_header("content-type", "application/json")
-                self.send_header("content-length", str(len(data)))
-                for name, value in reply.headers.items():
-                    self.send_header(name, value)
-                self.end_headers()
-                self.wfile.write(data[: len(data) // 2] if reply.cut else data)
-                if reply.cut:
-                    self.close_connection = True
-
-            def log_message(self, *args: Any) -> None:
-                pass
-
-        class Threads(ThreadingHTTPServer):
-            request_queue_size = 128
-
-        self.http = Threads(("127.0.0.1", 0), Handler)
-        self.http.daemon_threads = False  # joined on close
-        self.url = f"http://127.0.0.1:{self.http.server_address[1]}"
-        self.thread = threading.Thread(target=self.http.serve_forever, kwargs={"poll_interval": 0.01})
-        self.thread.start()
-
-    def close(self) -> None:
-        self.stopping.set()
-        self.http.shutdown()
-        self.thread.join()
-        self.http.server_close()
-
-
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     monkeypatch.setattr(api, "FIRST_WAIT", 0.001)
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
-    running = Server()
-    yield running
-    running.close()
+    with running(lambda body, number: Reply(chat("4"))) as started:
+        yield started
 
 
 def chat(text: str | None, finish: str = "stop", calls: list[Any] | None = None, **choice: Any) -> dict[str, Any]:
@@ -186,7 +106,7 @@ def test_vllm_gets_all_sampling_fields(server: Server) -> None:
     server.script = lambda body, number: Reply(vllm("a</answer>", [1, 2], [3]))
     ask(openai(server, server="vllm"), request)
     sent = server.requests[0]
-    assert sent["path"] == "/v1/chat/completions"
+    assert server.paths == ["/v1/chat/completions"]
     expected = {"temperature": 0.7, "top_k": 20, "top_p": 0.9, "min_p": 0.05, "max_tokens": 9, "seed": 3}
     assert {key: sent[key] for key in expected} == expected
     assert sent["stop"] == ["</answer>"] and sent["include_stop_str_in_output"] is True
@@ -199,7 +119,7 @@ def test_plain_server_gets_no_unknown_fields_and_one_warning(server: Server) -> 
     with pytest.warns(UserWarning, match="takes no top_k or min_p") as caught:
         ask(policy, Request(USER, sampling=Sampling(1.0, 20)), times=3)
     assert len(caught) == 1
-    known = {"path", "model", "messages", "temperature", "top_p", "seed", "max_tokens"}
+    known = {"model", "messages", "temperature", "top_p", "seed", "max_tokens"}
     assert all(set(sent) == known for sent in server.requests)
 
 
@@ -473,14 +393,11 @@ def test_what_a_broken_server_sends_is_one_line(
 @pytest.mark.parametrize("make", [openai, anthropic])
 @pytest.mark.parametrize("status", [301, 302, 307, 308])
 def test_a_redirect_does_not_carry_the_key_elsewhere(server: Server, make: Any, status: int) -> None:
-    other = Server()
-    try:
+    with running(lambda body, number: Reply(chat("4"))) as other:
         server.script = lambda body, number: Reply({}, status, {"location": f"{other.url}/v1/messages"})
         with pytest.raises(PolicyError, match=rf"redirects \({status}\) to {other.url}/v1/messages; give that address"):
             ask(make(server))
         assert not other.requests and len(server.requests) == 1
-    finally:
-        other.close()
 
 
 def test_retries_end_in_one_line(server: Server) -> None:
@@ -615,7 +532,7 @@ def test_claude_request_fields(server: Server) -> None:
     with pytest.warns(UserWarning, match="no min_p"):
         ask(anthropic(server), Request(USER, sampling=Sampling(1.0, 0, 1.0, 0.1)))
     first, second, _, third = server.requests
-    assert first["path"] == "/v1/messages"
+    assert server.paths[0] == "/v1/messages"
     assert (first["temperature"], first["top_k"], first["top_p"], first["max_tokens"]) == (0.5, 20, 0.9, 9)
     assert first["stop_sequences"] == ["</a>"]
     assert first["tools"] == [{"name": "answer", "description": "Answers.", "input_schema": {"type": "object"}}]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import riddles  # noqa: F401  # registers riddles/Riddles-v0
-from json_server import serving
+from http_server import serving
 from messages_server import MessagesServer, Says, Script, events, speaking, text, use
 
 from harness_sdk.loader import harness_id, load_source

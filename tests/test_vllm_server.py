@@ -17,7 +17,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 import torch
-from json_server import serving
+from http_server import serving
 from safetensors.torch import load_file
 from tiny import tiny_llama
 
