@@ -149,7 +149,7 @@ def read_queries(path: str) -> list[Query]:
     """
     if path.endswith(".txt"):
         try:
-            lines = Path(path).read_text("utf-8").splitlines()
+            lines = Path(path).read_text("utf-8").split("\n")  # a query may hold any other separator
         except (OSError, UnicodeDecodeError) as error:
             raise DatasetError(f"{path} cannot be read: {error}") from None
         queries = [Query(line.strip()) for line in lines if line.strip()]

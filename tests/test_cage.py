@@ -745,7 +745,7 @@ def test_without_confinement_it_is_refused_or_runs_on_request(monkeypatch: pytes
 
 def rows() -> list[dict[str, str]]:
     path = SHARED / "pyjail.jsonl"
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return [json.loads(line) for line in path.read_text("utf-8").strip("\n").split("\n")] if path.exists() else []
 
 
 REACH = [

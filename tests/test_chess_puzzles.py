@@ -348,7 +348,7 @@ def test_shared_rows_and_the_lichess_sample(tmp_path: Path) -> None:
     shared = Path(os.environ.get("WHALE_SHARED", Path(__file__).parents[2] / "shared"))
     if not (shared / "cases" / "chess_cases.jsonl").exists():
         pytest.skip("no shared cases here")
-    for case in map(json.loads, (shared / "cases" / "chess_cases.jsonl").read_text(encoding="utf-8").splitlines()):
+    for case in map(json.loads, (shared / "cases" / "chess_cases.jsonl").read_text("utf-8").strip("\n").split("\n")):
         path = tmp_path / "row.csv"
         row = case["candidate"][0] if case["category"] == "csv" else f"{case['id']},{case['fen']},{case['moves']}"
         path.write_text(row + "\n", encoding="utf-8")

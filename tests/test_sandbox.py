@@ -25,7 +25,7 @@ confined = pytest.mark.skipif(not confinement().available, reason=confinement().
 
 def rows(name: str) -> list[dict[str, str]]:
     path = SHARED / name
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return [json.loads(line) for line in path.read_text("utf-8").strip("\n").split("\n")] if path.exists() else []
 
 
 # --- what a program shows ---------------------------------------------------------------------------------------------

@@ -409,7 +409,7 @@ DIALECTS: dict[str, Protocol] = {"hermes": "hermes", "qwen3_xml": "qwen_xml", "s
 
 def sample() -> list[dict[str, Any]]:
     path = SHARED / "tool_calls.jsonl"
-    return [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.exists() else []
+    return [json.loads(line) for line in path.read_text("utf-8").strip("\n").split("\n")] if path.exists() else []
 
 
 @pytest.mark.skipif(not sample(), reason="the sample of public cases is not here")

@@ -566,7 +566,7 @@ def test_ordinary_patterns_pass(pattern: str) -> None:
 
 def jail_rows() -> list[dict[str, str]]:
     path = SHARED / "cases" / "pyjail.jsonl"
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return [json.loads(line) for line in path.read_text("utf-8").strip("\n").split("\n")] if path.exists() else []
 
 
 @pytest.mark.skipif(not jail_rows(), reason="the shared attack cases are not here")

@@ -172,7 +172,7 @@ def _shared_rows() -> list[dict[str, object]]:
     path = SHARED / "cases" / "qa_em.jsonl"
     if not path.exists():
         return []
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    return [json.loads(line) for line in path.read_text("utf-8").strip("\n").split("\n")]
 
 
 @pytest.mark.skipif(not _shared_rows(), reason="no shared cases here")
