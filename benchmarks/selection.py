@@ -34,10 +34,10 @@ from harness_sdk.trajectory import Trajectory
 from harness_sdk.types import Completion
 from optimizers.archive.records import OutcomeTable
 from optimizers.config import PairedConfig
-from optimizers.search import meta_harness
-from optimizers.search.comparison import compare
+from optimizers.search.acceptance import Acceptance, Argmax, Decision, Paired
 from optimizers.search.racing import RacingConfig, losers, race, task_means
-from optimizers.search.selection import argmax, level, look, nominate, retest
+from optimizers.search.retest import Retest, nominate, retest
+from optimizers.search.scoring import score, tabled
 from whale_env import DomainSpec, Observation, Outcome, Score, Task, ToolCall, ToolEnv, ToolSpec, said_verbatim
 from whale_env.core import EnvHandle
 from whale_env.types import Split
@@ -131,7 +131,7 @@ class World:
     def __init__(self, setting: Setting, seed: int) -> None:
         rng = np.random.default_rng([seed, 0])
         self.setting, self.seed = setting, seed
-        self.tasks = [f"task-{i}" for i in range(setting.examples)]
+        self.tasks = [Task(f"task-{i}", "coins", "search") for i in range(setting.examples)]
         self._difficulty = DIFFICULTY * rng.standard_normal(setting.examples)
         self.first = Agent("h0", setting.skill, TASTE * rng.standard_normal(setting.examples))
 
@@ -141,12 +141,12 @@ class World:
         helps = PROPOSERS[self.setting.proposer]
         return [parent.child(f"i{iteration}c{i}", helps, rng) for i in range(CANDIDATES)]
 
-    def score(self, agent: Agent, samples: int, label: int) -> OutcomeTable:
-        """Rolls an agent out on all tasks."""
+    def score(self, agent: Agent, samples: int, label: str) -> OutcomeTable:
+        """Rolls an agent out on all tasks, with seeds that derive from a label."""
         chance = 1 / (1 + np.exp(-(np.interp(agent.skill, SKILLS, LOGITS) - self._difficulty + agent.taste)))
-        name = int.from_bytes(agent.name.encode(), "big")
-        flips = np.random.default_rng([self.seed, 2, name, label]).random((samples, len(self.tasks))) < chance
-        keys = ((task, index) for index in range(samples) for task in self.tasks)
+        name, phase = (int.from_bytes(text.encode(), "big") for text in (agent.name, label))
+        flips = np.random.default_rng([self.seed, 2, name, phase]).random((samples, len(self.tasks))) < chance
+        keys = ((task.id, index) for index in range(samples) for task in self.tasks)
         return OutcomeTable(agent.name, dict(zip(keys, flips.astype(float).ravel().tolist(), strict=True)))
 
 
@@ -175,77 +175,62 @@ class Phase:
     agreed: float
 
 
-def lucky(world: World, samples: int) -> Phase:
-    """Plays a phase by `argmax`."""
+async def lucky(world: World, samples: int) -> Phase:
+    """Plays a phase by `Argmax`."""
+    return await played(world, Argmax(), samples, None)
+
+
+async def careful(world: World, config: PairedConfig, racing: RacingConfig | None) -> Phase:
+    """Plays a phase by `Paired`."""
+    return await played(world, Paired(config, world.tasks), world.setting.samples, racing)
+
+
+async def played(world: World, rule: Acceptance, samples: int, racing: RacingConfig | None) -> Phase:
+    """Plays a phase as `optimizers.search.meta_harness` does, with the same rule on simulated outcomes."""
     incumbent, agents = world.first, {world.first.name: world.first}
-    tables = [world.score(incumbent, samples, 0)]
-    worse, accepted = False, 0
-    for iteration in range(1, ITERATIONS):
-        for agent in world.candidates(incumbent, iteration):
-            agents[agent.name] = agent
-            tables.append(world.score(agent, samples, 0))
-        chosen = agents[argmax(tables, incumbent.name)]
+    tables = {incumbent.name: world.score(incumbent, samples, "search")}
+    scored = full = tables[incumbent.name].played
+    worse, accepted, agreed = False, 0, 0
+    retests: list[Retest] = []
+
+    async def again(ids: Sequence[str], tasks: Sequence[Task], samples: int, label: str) -> Mapping[str, OutcomeTable]:
+        return {name: world.score(agents[name], samples, label) for name in ids}
+
+    for iteration in range(2, ITERATIONS + 1):
+        fresh = {agent.name: agent for agent in world.candidates(incumbent, iteration - 1)}
+        agents |= fresh
+        new = [world.score(agent, samples, "search") for agent in fresh.values()]
+        full += sum(table.played for table in new)
+        if racing is None:
+            scored += sum(table.played for table in new)
+        else:
+            kept, cost = raced(world, new, tables[incumbent.name], racing)
+            scored += cost
+            known, failed = list(tables.values()), {test.nominee for test in retests if not test.accepted}
+            both = [nominate([*known, *some], incumbent.name, failed).nominee for some in (new, kept)]
+            agreed += both[0] == both[1]
+            new = kept
+        tables |= {table.harness: table for table in new}
+        decision = Decision(
+            incumbent.name, list(tables.values()), iteration, ITERATIONS, retests, f"retest/{iteration}"
+        )
+        decided = await rule.accept(decision, again)
+        retests += [decided.retest] if decided.retest else []
+        chosen = agents[decided.harness]
         worse |= chosen.skill < incumbent.skill
         accepted += chosen is not incumbent
         incumbent = chosen
     gain = incumbent.skill - world.first.skill
-    scored = len(tables) * len(world.tasks) * samples
-    return Phase(gain, worse, gain < 0, accepted, scored, scored, 0, 1.0)
-
-
-def careful(world: World, config: PairedConfig, racing: RacingConfig | None) -> Phase:
-    """Plays a phase by the paired rule, candidates of each iteration against the incumbent."""
-    samples = world.setting.samples
-    incumbent, table = world.first, world.score(world.first, samples, 0)
-    scored = full = len(table.rewards)
-    worse, accepted, retested, spent, agreed = False, 0, 0, 0.0, 0
-    for iteration in range(1, ITERATIONS):
-        agents = {agent.name: agent for agent in world.candidates(incumbent, iteration)}
-        tables = [world.score(agent, samples, 0) for agent in agents.values()]
-        nominee = nominate([*tables, table], incumbent.name, (), config.screen).nominee
-        full += sum(len(t.rewards) for t in tables)
-        if racing is not None:
-            tables, cost = raced(world, tables, table, racing)
-            scored += cost
-            after = nominate([*tables, table], incumbent.name, (), config.screen).nominee
-            agreed += after == nominee
-            nominee = after
-        if nominee is None:
-            continue
-        at = level(config.alpha, spent, ITERATIONS - iteration)
-        won, cost = tested(world, (agents[nominee], incumbent), at, config, iteration)
-        retested += cost
-        spent += 0.0 if won else at
-        if won:
-            worse |= agents[nominee].skill < incumbent.skill
-            accepted += 1
-            incumbent, table = agents[nominee], next(t for t in tables if t.harness == nominee)
-    gain = incumbent.skill - world.first.skill
+    retested = sum(test.rollouts for test in retests)
     shares = agreed / (ITERATIONS - 1) if racing else 1.0
-    return Phase(gain, worse, gain < 0, accepted, scored if racing else full, full, retested, shares)
-
-
-def tested(
-    world: World, pair: tuple[Agent, Agent], at: float, config: PairedConfig, iteration: int
-) -> tuple[bool, int]:
-    """Plays a re-test as `optimizers.search.selection.retest` does; returns whether it accepts, and its rollouts."""
-    fresh = [OutcomeTable(agent.name, {}) for agent in pair]
-    samples = config.samples(len(world.tasks))
-    for number in range(config.rounds):
-        label = 1 + iteration * config.rounds + number
-        later = [world.score(agent, samples, label) for agent in pair]
-        fresh = [a.with_round(b, number, samples) for a, b in zip(fresh, later, strict=True)]
-        verdict = look(compare(fresh[0], fresh[1]).p, number, at, config)
-        if verdict is not None:
-            break
-    return verdict is True, sum(len(table.rewards) for table in fresh)
+    return Phase(gain, worse, gain < 0, accepted, scored, full, retested, shares)
 
 
 def raced(
     world: World, tables: Sequence[OutcomeTable], incumbent: OutcomeTable, config: RacingConfig
 ) -> tuple[list[OutcomeTable], int]:
     """Plays a race as `optimizers.search.racing.race` does; returns the survivors, and the rollouts of all."""
-    order = list(world.tasks)
+    order = [task.id for task in world.tasks]
     random.Random(world.seed).shuffle(order)
     samples, size = world.setting.samples, -(-len(order) // config.batches)
     means, known = {table.harness: task_means(table) for table in tables}, task_means(incumbent)
@@ -294,15 +279,15 @@ class Row:
         )
 
 
-def simulate(setting: Setting, repetitions: int, seed: int) -> list[Row]:
+async def simulate(setting: Setting, repetitions: int, seed: int) -> list[Row]:
     """Plays all rules in a setting, each on the same worlds."""
     worlds = [World(setting, seed + i) for i in range(repetitions)]
     config, racing = PairedConfig(), RacingConfig()
-    once = Row.of("argmax", [lucky(world, setting.samples) for world in worlds])
-    paired = Row.of("paired", [careful(world, config, None) for world in worlds])
-    both = Row.of("paired, raced", [careful(world, config, racing) for world in worlds])
+    once = Row.of("argmax", [await lucky(world, setting.samples) for world in worlds])
+    paired = Row.of("paired", [await careful(world, config, None) for world in worlds])
+    both = Row.of("paired, raced", [await careful(world, config, racing) for world in worlds])
     more = math.ceil(setting.samples * both.rollouts / once.rollouts)
-    equal = Row.of(f"argmax, {more} rollouts a task", [lucky(world, more) for world in worlds])
+    equal = Row.of(f"argmax, {more} rollouts a task", [await lucky(world, more) for world in worlds])
     return [once, equal, paired, both]
 
 
@@ -399,21 +384,21 @@ async def cross_check(seed: int) -> list[str]:
     known = {harness.id: harness for harness in (skilled(s) for s in (0.3, 0.05, 0.32, 0.6))}
     config = RolloutConfig(seed=seed, max_turns=1)
 
-    async def score(
+    async def play(
         ids: Sequence[str], tasks: Sequence[Task], samples: int, label: str
     ) -> Mapping[str, Sequence[Trajectory]]:
         chosen = [known[name] for name in ids]
-        return (await meta_harness.score(chosen, env, Skilled(), (tasks, samples), replace(config, phase=label)))[0]
+        return (await score(chosen, env, Skilled(), (tasks, samples), replace(config, phase=label)))[0]
 
-    incumbent = OutcomeTable.of("skill-0.3", (await score(["skill-0.3"], tasks, 2, "search"))["skill-0.3"])
+    incumbent = OutcomeTable.of("skill-0.3", (await play(["skill-0.3"], tasks, 2, "search"))["skill-0.3"])
     names = [name for name in known if name != "skill-0.3"]
-    result = await race(names, incumbent, tasks, 2, score, label=("search", seed))
+    result = await race(names, incumbent, tasks, 2, play, label=("search", seed))
     tables = [OutcomeTable.of(name, result.trajectories[name]) for name in names if name not in result.stopped]
     nominee = nominate([*tables, incumbent], "skill-0.3").nominee
     wrong = [] if nominee == "skill-0.6" else [f"nominated {nominee}, not skill-0.6"]
     wrong += [] if "skill-0.05" in result.stopped else ["the race did not stop skill-0.05"]
-    good = await retest("skill-0.6", "skill-0.3", (tasks, ()), score, 0.02)
-    bad = await retest("skill-0.05", "skill-0.3", (tasks, ()), score, 0.02)
+    good = await retest("skill-0.6", "skill-0.3", (tasks, ()), tabled(play), 0.02)
+    bad = await retest("skill-0.05", "skill-0.3", (tasks, ()), tabled(play), 0.02)
     wrong += [] if good.accepted and not bad.accepted else ["the re-test accepted the wrong one"]
     print(
         f"real rollouts: race {result.rollouts} of {result.rollouts + result.saved}, stopped {len(result.stopped)} of "
@@ -438,7 +423,7 @@ def main() -> int:
     print(f"{CANDIDATES} candidates, {ITERATIONS - 1} decisions a phase, {options.repetitions} phases each")
     found: list[dict[str, Any]] = []
     for setting in SETTINGS:
-        rows = simulate(setting, options.repetitions, options.seed)
+        rows = asyncio.run(simulate(setting, options.repetitions, options.seed))
         print(
             f"\n{setting.examples} examples x {setting.samples}, h0 solves {setting.skill:.0%}, {setting.proposer} "
             f"proposer ({PROPOSERS[setting.proposer]:.0%} of candidates help)"

@@ -12,9 +12,10 @@ import riddles  # noqa: F401  # registers riddles/Riddles-v0
 from test_rollout import play, trusted
 
 from harness_sdk import Episode, Harness, Message, Trajectory
+from optimizers.archive.quoting import clean, slug
 from optimizers.archive.records import Entry, Iteration, Refusal
+from optimizers.archive.rollout_text import MAX_TEXTS, MAX_TRAJECTORY, texts, trajectory_text
 from optimizers.archive.store import Archive
-from optimizers.archive.texts import MAX_TEXTS, MAX_TRAJECTORY, clean, slug, texts, trajectory_text
 from optimizers.record.rundir import RunDir
 from whale_env.json_lines import read_lines
 

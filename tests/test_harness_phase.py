@@ -5,23 +5,33 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import riddles  # noqa: F401  # registers riddles/Riddles-v0
 
-from harness_sdk import RolloutConfig, ScriptedPolicy
+from harness_sdk import Harness, RolloutConfig, ScriptedPolicy
 from harness_sdk.loader import load_source
+from harness_sdk.policies.base import Generation, Policy, Request
 from harness_sdk.types import Message
 from optimizers.archive.records import Entry
 from optimizers.archive.store import Archive
-from optimizers.config import PairedConfig, RunConfig, SearchConfig
-from optimizers.proposers.protocol import Proposal
+from optimizers.config import (
+    BackendConfig,
+    ConfigError,
+    EvaluationConfig,
+    PairedConfig,
+    RunConfig,
+    ScheduleConfig,
+    SearchConfig,
+)
+from optimizers.proposers.protocol import Proposal, ScriptedProposer
 from optimizers.record.rundir import RunDir
-from optimizers.run.schedule import Phase
-from optimizers.search.meta_harness import MetaHarness, Place
+from optimizers.run import start
+from optimizers.search.meta_harness import MetaHarness
+from optimizers.search.protocol import Bench, Outcome, Place
+from optimizers.search.scoring import Scoring
 from whale_env.core import EnvHandle
 
 SOURCE = """from harness_sdk import Harness
@@ -49,29 +59,34 @@ class Search:
 
     def __init__(self, path: Path, **options: Any) -> None:
         self.env = EnvHandle("riddles/Riddles-v0", {}).sealed()
-        self.config = RunConfig(env="riddles/Riddles-v0", search=SearchConfig(examples=10, samples=1, **options))
+        config = SearchConfig(examples=10, samples=1, **options)
         self.run = RunDir.open(path / "run", {}, resume=(path / "run").exists())
         self.archive = Archive(self.run)
         self.h0 = load_source(SOURCE.format(word=3))
         self.archive.add(Entry(self.h0.id, "h0", None, "", "", 0, 0), self.h0)
-        self.search = MetaHarness(self.config, self.env, self.archive, self._rollouts)
-        self.outcomes: list[dict[str, Any]] = []
+        self.bench = Bench.of(config, 0, self.env, self.archive, ScriptedProposer([]), self.h0)
+        self.search = MetaHarness(self.bench)
+        self.outcomes: list[Outcome] = []
         self.accepted = self.h0.id
 
-    def _rollouts(self, label: str) -> RolloutConfig:
-        return RolloutConfig(phase=label)
+    def scoring(self, policy: Policy) -> Scoring:
+        return Scoring(self.bench.harnesses, self.env, policy, lambda label: RolloutConfig(phase=label))
+
+    def place(self) -> Place:
+        return Place(1, len(self.outcomes) + 1, 0, self.accepted, 2, self.outcomes)
 
     def iterate(self, *skills: int) -> tuple[dict[str, Any], int]:
         """Runs the next iteration over candidates of given skills; returns its outcome and the rollouts it took."""
-        policy = ScriptedPolicy(skilled)
+        scoring = self.scoring(ScriptedPolicy(skilled))
         proposals = [
             Proposal(f"skill-{skill}", SOURCE.format(word=skill), self.h0.id, "prompt", "") for skill in skills
         ]
-        place = Place(Phase("harness", 1), len(self.outcomes) + 1, 0, 2, self.outcomes)
-        outcome, cost = asyncio.run(self.search.iterate(policy, self.accepted, proposals, place))
-        self.outcomes.append(json.loads(json.dumps(outcome)))
-        self.accepted = outcome["accepted"]
-        return outcome, cost.rollouts
+        outcome = asyncio.run(self.search.iterate(self.place(), proposals, scoring))
+        data = json.loads(json.dumps(outcome.to_json()))
+        self.outcomes.append(Outcome.from_json(data))
+        assert self.outcomes[-1].to_json() == data
+        self.accepted = outcome.accepted
+        return data, sum(cost.rollouts for cost in scoring.costs)
 
     def name(self) -> str:
         return self.archive.entry(self.accepted).name
@@ -132,6 +147,77 @@ def test_a_whole_phase_lost_to_infrastructure_keeps_the_incumbent(tmp_path: Path
             raise RuntimeError("down")
 
     proposal = Proposal("better", SOURCE.format(word=9), search.h0.id, "prompt", "")
-    place = replace(Place(Phase("harness", 1), 2, 0, 2), before=search.outcomes)
-    outcome, cost = asyncio.run(search.search.iterate(Down(), search.accepted, [proposal], place))  # type: ignore[arg-type]
-    assert outcome["accepted"] == search.h0.id and cost.unknown == 10
+    scoring = search.scoring(Down())  # type: ignore[arg-type]
+    outcome = asyncio.run(search.search.iterate(search.place(), [proposal], scoring))
+    assert outcome.accepted == search.h0.id and scoring.costs[0].unknown == 10
+    assert not outcome.scored[0].score.competes and outcome.scored[0].score.unknown == 10
+
+
+def test_an_incumbent_lost_to_infrastructure_stays_and_is_scored_again(tmp_path: Path) -> None:
+    search = Search(tmp_path)
+    skill, down = ScriptedPolicy(skilled), {3}
+
+    class Flaky:
+        async def generate(self, request: Request) -> Generation:
+            if int(request.messages[-1]["content"].split()[2]) in down:
+                raise RuntimeError("down")
+            return await skill.generate(request)
+
+    def iterate(*skills: int) -> Outcome:
+        proposals = [Proposal(f"skill-{n}", SOURCE.format(word=n), search.h0.id, "prompt", "") for n in skills]
+        outcome = asyncio.run(search.search.iterate(search.place(), proposals, search.scoring(Flaky())))
+        search.outcomes.append(outcome)
+        return outcome
+
+    assert iterate().scored[0].score.unknown == 1
+    down.clear()
+    outcome = iterate(9)
+    assert [one.name for one in outcome.scored] == ["skill-9", "h0"]  # compared once both are known
+    assert outcome.accepted == outcome.scored[0].id and outcome.best == 0.9
+
+
+def riddler(model: str) -> ScriptedPolicy:
+    """A backend of one's own."""
+    return ScriptedPolicy(skilled)
+
+
+def own_search(method: str) -> RunConfig:
+    return RunConfig(
+        env="riddles/Riddles-v0",
+        harness="test_harness_phase:Three",
+        method="harness-only",
+        search=SearchConfig(method=method, iterations=3, candidates=3, examples=10),
+        schedule=ScheduleConfig(cycles=2),
+        evaluation=EvaluationConfig(tasks=2, k=1),
+        backend=BackendConfig(kind="test_harness_phase:riddler"),
+    )
+
+
+class Three(Harness):
+    """Solves three of ten."""
+
+    system = "3"
+    max_turns = 1
+
+
+def test_a_search_of_ones_own_is_named_by_a_flag(tmp_path: Path) -> None:
+    env = EnvHandle("riddles/Riddles-v0", {})
+    config = own_search("random_search:RandomSearch")
+    result = start.start(config, env, tmp_path / "run", resume=False)
+    archive = Archive(RunDir(tmp_path / "run"))
+    scores = [entry.scores[0].reward for entry in archive.entries()]
+    assert len(scores) > 3 and archive.entry(result.harness).scores[0].reward == max(scores)
+
+
+@pytest.mark.parametrize(
+    ("method", "why"),
+    [
+        ("meta_harness", "use meta-harness, or module:Class"),
+        ("no_such_module:Search", "cannot import --search.method 'no_such_module:Search'"),
+        ("builtins:str", "made a str, which has no method propose"),
+    ],
+)
+def test_a_search_that_is_none_is_refused(tmp_path: Path, method: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        start.start(own_search(method), EnvHandle("riddles/Riddles-v0", {}), tmp_path / "run", resume=False)
+    assert not (tmp_path / "run").exists()

@@ -30,8 +30,10 @@ from optimizers.record.ledger import AgentCost, Ledger, ProposerCost
 from optimizers.record.rundir import RunDir, RunDirError
 from optimizers.run.evaluation import interval, summary
 from optimizers.run.schedule import harness_over, phases, weights_over
-from optimizers.search import meta_harness
+from optimizers.search.acceptance import argmax
 from optimizers.search.checks import checker
+from optimizers.search.meta_harness import admit
+from optimizers.search.scoring import score
 from reference_harnesses import BASELINES
 from whale_env import DomainSpec, Observation, Outcome, Score, Task, ToolCall, ToolEnv, ToolSpec, handle, said_verbatim
 from whale_env.core import EnvHandle
@@ -143,7 +145,7 @@ def test_the_ledgers_never_mix(tmp_path: Path) -> None:
 def test_scores_of_other_weights_never_compete_and_the_incumbent_keeps_ties(tmp_path: Path) -> None:
     run = RunDir.open(tmp_path / "run", {}, resume=False)
     archive = Archive(run)
-    solved, failed = play(Harness, ["<answer>2</answer>"])[0], play(Harness, ["no"])[0]
+    solved, failed = play(Harness, ["<answer>2</answer>"])[0], replace(play(Harness, ["no"])[0], index=1)
     for number, name in enumerate("abc"):
         harness = replace(trusted(Harness), id=name, source=GOOD)
         archive.add(Entry(name, name, None, "", "", 1, number), harness)
@@ -151,10 +153,9 @@ def test_scores_of_other_weights_never_compete_and_the_incumbent_keeps_ties(tmp_
     archive.record("b", [solved, solved], 0)
     archive.record("c", [failed, solved], 1)
     assert archive.ids() == ["a", "b", "c"]
-    assert archive.best(1, "c")[0] == "c" and archive.best(1, "a")[0] == "a"
-    assert archive.best(1, "b")[1].reward == 0.5
+    assert argmax(archive.tables(1), "c") == "c" and argmax(archive.tables(1), "a") == "a"
     archive.record("b", [solved, replace(solved, index=1)], 1)
-    assert archive.best(1, "a")[0] == "b"
+    assert argmax(archive.tables(1), "a") == "b"
     assert len(archive.trajectories("b", 1)) == 2 and archive.source("a") == GOOD
     archive.write_frontier(1, "b")
     frontier = json.loads((run.path / "frontier.json").read_text())
@@ -472,7 +473,7 @@ def test_bad_proposals_cost_themselves_only(tmp_path: Path) -> None:
     rounds = ScriptedProposer([[*bad, GOOD, GOOD]])
     env = EnvHandle("riddles/Riddles-v0", {}).sealed()
     proposed = asyncio.run(rounds.propose(Brief("riddles", (), (), archive, "h0", 0, 3, 0))).candidates
-    admitted = meta_harness.admit(proposed, archive, "riddles", checker(env, env.tasks("search")[:3]))
+    admitted = admit(proposed, archive, checker(env, env.tasks("search")[:3]))
     candidates, rejected = asyncio.run(admitted)
     assert [c.harness.name for c in candidates] == ["Good"] and len(rejected) == len(bad) + 1
     assert all(item.why for item in rejected) and "already" in rejected[-1].why
@@ -502,7 +503,7 @@ def test_candidates_that_misbehave_are_turned_away_before_any_model_call(
     archive = Archive(RunDir.open(tmp_path / "run", {}, resume=False))
     env = EnvHandle("riddles/Riddles-v0", {}).sealed()
     proposal = Proposal("bad", source, "h0", "parsing", "")
-    admitted = meta_harness.admit([proposal], archive, "riddles", checker(env, env.tasks("search")[:3]))
+    admitted = admit([proposal], archive, checker(env, env.tasks("search")[:3]))
     candidates, rejected = asyncio.run(admitted)
     assert not candidates and f"[{finding}]" in rejected[0].why
 
@@ -514,7 +515,7 @@ def test_candidates_are_scored_on_the_same_tasks_with_the_same_seeds() -> None:
     policy = ScriptedPolicy(["<answer>2</answer>"])
     from harness_sdk import RolloutConfig
 
-    scored, cost = asyncio.run(meta_harness.score([one, other], env, policy, (tasks, 2), RolloutConfig()))
+    scored, cost = asyncio.run(score([one, other], env, policy, (tasks, 2), RolloutConfig()))
     assert cost.rollouts == 12 and cost.unknown == 0
     seeds = [[(t.task.id, t.index, t.seed) for t in scored[h.id]] for h in (one, other)]
     assert seeds[0] == seeds[1] and len(seeds[0]) == 6

@@ -15,7 +15,7 @@ import riddles  # noqa: F401  # registers riddles/Riddles-v0
 from http_server import serving
 from messages_server import MessagesServer, Says, Script, events, speaking, text, use
 
-from harness_sdk.loader import harness_id, load_source
+from harness_sdk.loader import load_source
 from harness_sdk.policies import api
 from harness_sdk.validator import validate
 from optimizers.archive.records import Entry, HarnessScore
@@ -55,7 +55,7 @@ def submission(name: str, code: str | None = None, number: int = 0, /, **changes
 
 async def validated(code: str) -> Verdict:
     report = validate(code, "riddles")
-    return Verdict(report.ok, str(report), harness_id(code, report.class_name or "") if report.ok else "")
+    return Verdict(report.ok, str(report), load_source(code, env="riddles") if report.ok else None)
 
 
 @pytest.fixture(autouse=True)

@@ -19,8 +19,10 @@ from harness_sdk.trajectory import Trajectory
 from optimizers.archive.records import OutcomeTable
 from optimizers.config import PairedConfig
 from optimizers.run.evaluation import Gain, gain, summary
+from optimizers.search.acceptance import Accepted, Argmax, Decision, Paired, argmax
 from optimizers.search.comparison import compare
-from optimizers.search.selection import argmax, level, look, nominate, retest, slices
+from optimizers.search.retest import level, look, nominate, retest, slices
+from optimizers.search.scoring import tabled
 from optimizers.statistics import holm, sign_flip, sign_test
 from whale_env import Score, Task
 
@@ -56,9 +58,22 @@ def test_argmax_takes_the_best_mean_and_the_incumbent_keeps_ties() -> None:
     tables = [table("a", [1, 0, 0]), table("b", [1, 1, 0], turns=3), table("c", [0, 1, 1], turns=2)]
     assert argmax(tables, "a") == "c"  # the same reward in fewer turns
     assert argmax(tables, "b") == "b"
-    assert argmax([tables[1], replace(tables[2], turns=3.0, tokens=0.5)], "a") == "c"
-    with pytest.raises(ValueError, match="none of 1 harnesses"):
-        argmax([table("x", [])], "x")
+    assert argmax([*tables[:2], replace(tables[2], turns=3.0, tokens=0.5)], "a") == "c"
+    assert argmax([table("x", [])], "x") == argmax([], "x") == "x"  # nothing competes
+    assert argmax([table("y", [1, 1])], "x") == "x"  # and nothing can be compared with x
+
+
+def test_few_unknown_rewards_are_compared_on_common_rollouts_and_many_do_not_compete() -> None:
+    lost = [("t0", 0)]
+    half = OutcomeTable("half", {(f"t{i}", 0): 1.0 for i in range(1)}, unknown=[(f"t{i}", 0) for i in range(1, 64)])
+    assert argmax([table("h0", [0.5] * 64), half], "h0") == "h0"  # one known of 64 proves nothing
+    hard = replace(table("h0", [0] + [1] * 63))
+    spared = OutcomeTable("spared", {(f"t{i}", 0): 1.0 for i in range(1, 64)}, unknown=lost)
+    assert spared.competes and spared.mean > hard.mean and argmax([hard, spared], "h0") == "h0"
+    ten = OutcomeTable("ten", {(f"t{i}", 0): 1.0 for i in range(9)}, unknown=[("t9", 0)])
+    assert not ten.competes and argmax([table("h0", [0] * 10), ten], "h0") == "h0"
+    same = asyncio.run(Paired(PairedConfig(), TASKS).accept(Decision("h0", [table("h0", [0] * 10), ten], 2, 6), None))  # type: ignore[arg-type]
+    assert same == Accepted("h0") == asyncio.run(Argmax().accept(Decision("h0", [ten], 2, 6), None))  # type: ignore[arg-type]
 
 
 def test_one_rollout_a_task_is_mcnemars_exact_test() -> None:
@@ -138,10 +153,10 @@ def test_a_phase_spends_its_level_over_the_decisions_left() -> None:
 
 def test_the_retest_confirms_a_real_gain_and_refuses_a_lucky_one() -> None:
     score = scorer({"h0": lambda task: 0.3, "good": lambda task: 0.7, "lucky": lambda task: 0.3})
-    good = asyncio.run(retest("good", "h0", (TASKS, ()), score, 0.02))  # type: ignore[arg-type]
+    good = asyncio.run(retest("good", "h0", (TASKS, ()), tabled(score), 0.02))  # type: ignore[arg-type]
     assert good.accepted and good.spent == 0.0 and len(good.looks) == 1 and good.rollouts == 2 * 5 * 40
     lucky = [
-        asyncio.run(retest("lucky", "h0", (TASKS, ()), score, 0.02, label=f"r{i}"))  # type: ignore[arg-type]
+        asyncio.run(retest("lucky", "h0", (TASKS, ()), tabled(score), 0.02, label=f"r{i}"))  # type: ignore[arg-type]
         for i in range(10)
     ]
     assert sum(r.accepted for r in lucky) == 0 and lucky[0].spent == 0.02
@@ -153,7 +168,7 @@ def test_the_holdout_shows_what_holds_on_the_searched_tasks_only() -> None:
     assert len(held) == 10 and slices(TASKS, 0.25, seed=1) == (searched, held) and slices(TASKS, 0)[1] == []
     known = {task.id for task in searched}
     score = scorer({"h0": lambda task: 0.2, "overfit": lambda task: 0.9 if task.id in known else 0.2})
-    found = asyncio.run(retest("overfit", "h0", (searched, held), score, 0.02))  # type: ignore[arg-type]
+    found = asyncio.run(retest("overfit", "h0", (searched, held), tabled(score), 0.02))  # type: ignore[arg-type]
     assert found.overfit is not None and found.overfit > 0.3 and found.comparison.tasks == 40
     assert found.to_json()["overfit"] == found.overfit
     with pytest.raises(ValueError, match=r"1\.5"):
@@ -162,7 +177,7 @@ def test_the_holdout_shows_what_holds_on_the_searched_tasks_only() -> None:
 
 def test_infrastructure_failures_are_not_scored_in_a_retest() -> None:
     score = scorer({"h0": lambda task: 0.0, "down": lambda task: None})
-    found = asyncio.run(retest("down", "h0", (TASKS, ()), score, 0.05))  # type: ignore[arg-type]
+    found = asyncio.run(retest("down", "h0", (TASKS, ()), tabled(score), 0.05))  # type: ignore[arg-type]
     assert not found.accepted and found.comparison.pairs == 0 and found.looks == (1.0,)
 
 

@@ -1,18 +1,26 @@
 """What the archive holds, as data: a harness, its scores, its outcomes, and what an iteration of the search did.
 
-Plain frozen dataclasses. How they are kept on disk is `optimizers.archive.store`, how they read as text
-`optimizers.archive.texts`.
+Plain frozen dataclasses. How they are kept on disk is `optimizers.archive.store`, how they read as text its
+neighbours.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Any
 
 from harness_sdk.trajectory import Trajectory
+
+KNOWN = 0.98
+"""Share of a harness's rollouts whose reward must be known for it to be compared with others."""
+
+
+def enough(known: int, unknown: int) -> bool:
+    """Whether so many known rewards and so few unknown ones say what a harness is worth."""
+    return known > 0 and known >= KNOWN * (known + unknown)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +35,7 @@ class HarnessScore:
         tokens: Mean sampled tokens.
         failures: Count of each failure.
         stopped: Why scoring ended before all examples were played, or "". Such a score never competes.
+        unknown: Rollouts whose reward an infrastructure failure left unknown.
     """
 
     weights_version: int
@@ -36,18 +45,19 @@ class HarnessScore:
     tokens: float
     failures: Mapping[str, int] = field(default_factory=dict)
     stopped: str = ""
+    unknown: int = 0
 
     @property
     def competes(self) -> bool:
-        """Whether it may be compared with others: it is whole, and not all of it was lost to failing infrastructure."""
-        return not self.stopped and self.rollouts > 0
+        """Whether it may be compared with others: it is whole, and hardly any of it was lost to the infrastructure."""
+        return not self.stopped and enough(self.rollouts, self.unknown)
 
     @classmethod
     def of(cls, trajectories: Sequence[Trajectory], weights_version: int) -> HarnessScore:
         """Sums up the rollouts of one harness."""
         known = [t for t in trajectories if t.reward is not None]
         if not known:
-            return cls(weights_version, 0.0, 0, 0.0, 0.0)
+            return cls(weights_version, 0.0, 0, 0.0, 0.0, unknown=len(trajectories))
         return cls(
             weights_version,
             fmean(t.reward or 0.0 for t in known),
@@ -55,6 +65,7 @@ class HarnessScore:
             fmean(len(t.turns) for t in known),
             fmean(t.tokens for t in known),
             dict(sorted(Counter(t.score.failure for t in known if t.score.failure).items())),
+            unknown=len(trajectories) - len(known),
         )
 
     def rank(self) -> tuple[float, float, float]:
@@ -141,29 +152,41 @@ class OutcomeTable:
 
     Attributes:
         harness: Its id.
-        rewards: Reward by (task id, rollout index); unknown rewards are left out.
+        rewards: Reward by (task id, rollout index), where it is known.
         turns: Mean model calls of those rollouts.
         tokens: Mean sampled tokens.
+        unknown: Rollouts that an infrastructure failure left without a reward.
     """
 
     harness: str
     rewards: Mapping[tuple[str, int], float]
     turns: float = 0.0
     tokens: float = 0.0
+    unknown: Collection[tuple[str, int]] = ()
 
     @classmethod
     def of(cls, harness: str, trajectories: Sequence[Trajectory]) -> OutcomeTable:
         """Reads a table off rollouts; an infrastructure failure is no outcome."""
         known = [t for t in trajectories if t.reward is not None]
         rewards = {(t.task.id, t.index): t.reward for t in known if t.reward is not None}
-        if not known:
-            return cls(harness, rewards)
-        return cls(harness, rewards, fmean(len(t.turns) for t in known), fmean(t.tokens for t in known))
+        unknown = [(t.task.id, t.index) for t in trajectories if t.reward is None]
+        turns, tokens = (fmean(len(t.turns) for t in known), fmean(t.tokens for t in known)) if known else (0.0, 0.0)
+        return cls(harness, rewards, turns, tokens, unknown)
 
     @property
     def mean(self) -> float:
         """Mean reward over rollouts; 0 where none is known."""
         return fmean(self.rewards.values()) if self.rewards else 0.0
+
+    @property
+    def played(self) -> int:
+        """Rollouts, known or not."""
+        return len(self.rewards) + len(self.unknown)
+
+    @property
+    def competes(self) -> bool:
+        """Whether it may be compared with others: hardly any of it is unknown."""
+        return enough(len(self.rewards), len(self.unknown))
 
     def with_round(self, later: OutcomeTable, number: int, samples: int) -> OutcomeTable:
         """Returns the table with another round of ``samples`` rollouts per task, numbered on from ``number`` rounds."""
@@ -175,9 +198,18 @@ class OutcomeTable:
             {**self.rewards, **added},
             self.turns + share * (later.turns - self.turns),
             self.tokens + share * (later.tokens - self.tokens),
+            [*self.unknown, *((task, index + number * samples) for task, index in later.unknown)],
         )
 
     def on(self, tasks: Collection[str]) -> OutcomeTable:
         """Returns the part of the table on some tasks."""
         rewards = {key: reward for key, reward in self.rewards.items() if key[0] in tasks}
-        return OutcomeTable(self.harness, rewards, self.turns, self.tokens)
+        return replace(self, rewards=rewards, unknown=[key for key in self.unknown if key[0] in tasks])
+
+
+def common(tables: Sequence[OutcomeTable]) -> list[OutcomeTable]:
+    """Returns the tables cut to the rollouts whose reward all of them know: what may be compared."""
+    keys = set.intersection(*(set(table.rewards) for table in tables)) if tables else set()
+    return [
+        replace(table, rewards={key: table.rewards[key] for key in table.rewards if key in keys}) for table in tables
+    ]

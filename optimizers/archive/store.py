@@ -5,7 +5,7 @@
 ``harness.py``, ``meta.json`` (name, parent, hypothesis, axis, scores by weights version), ``outcomes.jsonl`` (one line
 per rollout: task, reward, failure, turns, tokens), ``trajectories.jsonl``, the rollouts as text, and ``diff.md``.
 No answers: what a rollout earned, and what the model was shown and wrote, nothing else. Scores of other weights never
-compete. How things read is `optimizers.archive.texts`.
+compete. How things read is ``diff_text``, ``index_text`` and ``rollout_text`` beside it.
 """
 
 from __future__ import annotations
@@ -18,8 +18,11 @@ from typing import Any
 
 from harness_sdk.loader import LoadedHarness
 from harness_sdk.trajectory import Trajectory
-from optimizers.archive.records import Entry, HarnessScore, Iteration, OutcomeTable, Refusal
-from optimizers.archive.texts import Side, View, clean, diff_text, folder, index_text, slug, texts
+from optimizers.archive.diff_text import Side, diff_text
+from optimizers.archive.index_text import View, index_text
+from optimizers.archive.quoting import clean, slug
+from optimizers.archive.records import Entry, HarnessScore, Iteration, OutcomeTable, Refusal, common
+from optimizers.archive.rollout_text import folder, texts
 from optimizers.record.rundir import RunDir
 from whale_env.json_lines import read_lines
 
@@ -92,9 +95,17 @@ class Archive:
         """Returns what a harness earned at one version of the weights."""
         path = self.folder / harness_id / "outcomes.jsonl"
         lines = [x for x in (read_lines(path) if path.is_file() else ()) if x["weights_version"] == weights_version]
-        rewards = {(line["task"], line["index"]): line["reward"] for line in lines if line["reward"] is not None}
+        outcomes = {(line["task"], line["index"]): line["reward"] for line in lines}
+        rewards = {key: reward for key, reward in outcomes.items() if reward is not None}
+        unknown = [key for key, reward in outcomes.items() if reward is None]
         score = self.entry(harness_id).scores.get(weights_version)
-        return OutcomeTable(harness_id, rewards, score.turns if score else 0.0, score.tokens if score else 0.0)
+        turns, tokens = (score.turns, score.tokens) if score else (0.0, 0.0)
+        return OutcomeTable(harness_id, rewards, turns, tokens, unknown)
+
+    def tables(self, weights_version: int) -> list[OutcomeTable]:
+        """Returns what harnesses earned at one version of the weights, of all that may be compared there."""
+        scored = [entry for entry in self.entries() if weights_version in entry.scores]
+        return [self.table(entry.id, weights_version) for entry in scored if entry.scores[weights_version].competes]
 
     def record(
         self, harness_id: str, trajectories: Sequence[Trajectory], weights_version: int, stopped: str = ""
@@ -177,20 +188,6 @@ class Archive:
             elif kept.keys() != entry.scores.keys():
                 self._write(replace(entry, scores=kept))
 
-    def best(self, weights_version: int, incumbent: str) -> tuple[str, HarnessScore]:
-        """Returns the best harness among those scored at these weights; the incumbent keeps ties in reward."""
-        scores = {e.id: e.scores[weights_version] for e in self.entries() if weights_version in e.scores}
-        if not scores:
-            raise ValueError(f"no harness is scored at weights version {weights_version}")
-        scored = {harness_id: score for harness_id, score in scores.items() if score.competes}
-        if not scored:
-            return incumbent, scores.get(incumbent, HarnessScore(weights_version, 0.0, 0, 0.0, 0.0))
-        top = max(score.reward for score in scored.values())
-        if incumbent in scored and scored[incumbent].reward == top:
-            return incumbent, scored[incumbent]
-        winner = max(scored, key=lambda harness_id: (scored[harness_id].rank(), harness_id))
-        return winner, scored[winner]
-
     def write_frontier(self, weights_version: int, accepted: str) -> None:
         """Rewrites ``frontier.json``: what is accepted, and all scores at the current weights, best first."""
         scored = [(e, e.scores[weights_version]) for e in self.entries() if weights_version in e.scores]
@@ -219,9 +216,8 @@ class Archive:
     def _line(self, harness_id: str, diff: str | None, done: Iteration) -> dict[str, Any]:
         entry = self.entry(harness_id)
         score = entry.scores[done.weights_version]
-        incumbent = self.entry(done.incumbent).scores.get(done.weights_version)
-        known = incumbent is not None and incumbent.rollouts > 0 and score.rollouts > 0
-        delta = score.reward - incumbent.reward if incumbent is not None and known else None
+        both = common([self.table(x, done.weights_version) for x in (harness_id, done.incumbent)])
+        delta = both[0].mean - both[1].mean if both[0].rewards else None
         if harness_id == done.incumbent:
             verdict, why = "incumbent", "scored at the current weights, for candidates to be compared with"
         else:

@@ -56,7 +56,7 @@ def _harness(config: RunConfig, env: EnvHandle) -> LoadedHarness:
 
 async def _best_of(config: RunConfig) -> BestOf:
     from optimizers.run.backend import opened, resolved
-    from optimizers.search.meta_harness import score
+    from optimizers.search.scoring import score
 
     env, tasks = _searched(config)
     harness = _harness(config, env)

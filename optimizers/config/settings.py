@@ -145,8 +145,10 @@ class WeightsConfig:
 
 @dataclass(frozen=True)
 class SearchConfig:
-    """The harness phase: Meta-Harness search."""
+    """The harness phase: Meta-Harness search, or another."""
 
+    method: str = "meta-harness"
+    """meta-harness, or module:Class: a search of your own (optimizers.search.protocol.HarnessSearch)."""
     iterations: Annotated[int, Ge(1)] = 6
     """I: scoring the incoming harness counts as the first (fixed schedule)."""
     candidates: Annotated[int, Ge(1)] = 3

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
+from harness_sdk.loader import LoadedHarness
 from optimizers.archive.store import Archive
 from optimizers.record.ledger import ProposerCost
 from whale_env.errors import InputError
@@ -30,12 +31,17 @@ class Verdict:
     Attributes:
         ok: Whether it may be scored.
         text: The report, from which it can be repaired.
-        id: Its harness id, empty if it does not validate.
+        harness: The harness, loaded, or None if it does not validate.
     """
 
     ok: bool
     text: str
-    id: str = ""
+    harness: LoadedHarness | None = None
+
+    @property
+    def id(self) -> str:
+        """Its harness id, empty if it does not validate."""
+        return self.harness.id if self.harness else ""
 
 
 Check: TypeAlias = Callable[[str], Awaitable[Verdict]]

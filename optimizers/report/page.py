@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from optimizers.archive.texts import clean
+from optimizers.archive.quoting import clean
 from optimizers.record.ledger import ProposerCost, booked
 from optimizers.record.rundir import JOURNAL, LEDGER, METRICS, RunDir, RunDirError
 from whale_env.errors import InputError

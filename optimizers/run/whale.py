@@ -5,8 +5,8 @@
 
 `Run` is the whole algorithm as straight code over units of work that the run directory journals, so that a killed run
 resumes by walking through the same code. The controls (weight-only, harness-only, stagewise) are the same code with
-other phases. Steps are a
-`optimizers.weights.protocol.WeightUpdate` and `optimizers.search.meta_harness`; when phases end is
+other phases. Steps are a `optimizers.weights.protocol.WeightUpdate` and a
+`optimizers.search.protocol.HarnessSearch`; when phases end is
 `optimizers.run.schedule`.
 """
 
@@ -19,14 +19,13 @@ from typing import Any, Protocol, runtime_checkable
 
 from harness_sdk.loader import LoadedHarness
 from harness_sdk.policies.base import TrainablePolicy
-from harness_sdk.randomness import derive_seed
 from harness_sdk.rollout import RolloutConfig, jobs_for
 from harness_sdk.sandbox import confinement
 from optimizers.archive.records import Entry, HarnessScore
 from optimizers.archive.store import Archive
 from optimizers.config import RunConfig
-from optimizers.proposers.protocol import Brief, Proposal, Proposer
-from optimizers.record.ledger import Ledger
+from optimizers.proposers.protocol import Proposal, Proposer
+from optimizers.record.ledger import AgentCost, Ledger
 from optimizers.record.played import Played, play
 from optimizers.record.rundir import METRICS, RunDir
 from optimizers.report.page import ReportError, write_report
@@ -35,14 +34,12 @@ from optimizers.run.evaluation import evaluate, gain, warning
 from optimizers.run.outcomes import PairEvaluation, Result, WeightStep
 from optimizers.run.plan import first_tasks, kinds, require_tasks
 from optimizers.run.schedule import Phase, harness_over, phases, weights_over
-from optimizers.search import meta_harness
-from optimizers.search.meta_harness import MetaHarness, Place
+from optimizers.search.build import build_search
+from optimizers.search.protocol import Bench, Outcome, Place
+from optimizers.search.scoring import Scoring, score
 from optimizers.weights.prompts import PromptSampler
 from optimizers.weights.protocol import WeightUpdate
 from whale_env.core import EnvHandle
-
-SHOWN = 8
-"""First observations of search tasks that a proposer is shown."""
 
 
 @runtime_checkable
@@ -87,12 +84,12 @@ class Run:
         h0, proposer = parts.h0, parts.proposer
         self.config, self.run, self.display = config, run, display
         self._open_env, self._env = env, env.sealed()
-        self._h0, self._proposer = h0, proposer
+        self._h0 = h0
         self._archive, self._ledger = Archive(run), Ledger(run)
         self._archive.cut_back()
-        self._search = MetaHarness(config, self._env, self._archive, self._rollouts)
-        self._search.know(h0)
         require_tasks(config, env)
+        self._bench = Bench.of(config.search, config.seed, self._env, self._archive, proposer, h0)
+        self._search = build_search(config.search.method, self._bench)
         self._test = first_tasks(env, "test", config.evaluation.tasks)
         if "weights" in kinds(config):
             train = first_tasks(env, "train", config.train_tasks)
@@ -204,80 +201,70 @@ class Run:
     async def _harness_phase(self, phase: Phase) -> None:
         search, adaptive = self.config.search, self.config.method == "adaptive"
         most = self.config.schedule.max_iterations if adaptive else search.iterations
-        outcomes: list[dict[str, Any]] = []
+        outcomes: list[Outcome] = []
 
         def over() -> bool:
-            best = [outcome["best"] for outcome in outcomes]
+            best = [outcome.best for outcome in outcomes]
             return harness_over(best, self.config.schedule) if adaptive else len(best) >= most
 
         while not over():
             iteration = len(outcomes) + 1
             key = f"harness/{phase.cycle}/{iteration}"
             label = f"{phase.name} iteration {iteration}" + ("" if adaptive else f"/{most}")
+            at = Place(phase.cycle, iteration, self.version, self.harness.id, most, outcomes)
             proposals: list[Proposal] = []
             if iteration > 1:
                 if self._usd_left() <= 0 and f"{key}/propose" not in self.run.done():
                     self.display.line(f"{label}: the proposer's budget of ${search.proposer.usd_in_all:.2f} is spent")
                     return
-                stored = await self._unit(f"{key}/propose", lambda p=phase, i=iteration: self._propose(p, i))
+                stored = await self._unit(f"{key}/propose", lambda p=phase, a=at: self._propose(p, a))
                 proposals = [Proposal(**data) for data in stored["candidates"]]
                 if stored["ended"] and f"{key}/score" not in self.run.done():
                     self.display.line(f"{label}: {stored['ended']}")
             fresh = f"{key}/score" not in self.run.done()
-            at = Place(phase, iteration, self.version, most, outcomes)
-            outcome = await self._unit(f"{key}/score", lambda a=at, c=proposals, n=label: self._iteration(a, c, n))
+            done = await self._unit(
+                f"{key}/score", lambda p=phase, a=at, c=proposals, n=label: self._iteration(p, a, c, n)
+            )
+            outcome = Outcome.from_json(done)
             if fresh:
                 self._tell(label, outcome)
             outcomes = [*outcomes, outcome]
-            self.harness = self._search.load(outcome["accepted"])
+            self.harness = self._bench.harnesses.load(outcome.accepted)
 
-    async def _propose(self, phase: Phase, iteration: int) -> dict[str, Any]:
-        round_ = f"{phase.cycle}-{iteration}"
-        shown = [self._env.open(task, 0)[1] for task in self._search.searched[:SHOWN]]
-        brief = Brief(
-            env=self._env.prototype.domain.spec.name,
-            tools=self._env.prototype.tools,
-            observations=tuple(shown),
-            archive=self._archive,
-            incumbent=self.harness.id,
-            weights_version=self.version,
-            count=self.config.search.candidates,
-            seed=derive_seed(self.config.seed, "proposals", phase.cycle, iteration),
-            check=self._search.check,
-            folder=self.run.path / "proposals" / round_,
-            usd_left=self._usd_left(),
-        )
-        proposed = await self._proposer.propose(brief)
+    async def _propose(self, phase: Phase, at: Place) -> dict[str, Any]:
+        round_ = f"{at.cycle}-{at.iteration}"
+        proposed = await self._search.propose(at, self.run.path / "proposals" / round_, self._usd_left())
         self._ledger.proposer(phase.name, proposed.cost, round_)
         return {"candidates": [asdict(candidate) for candidate in proposed.candidates], "ended": proposed.ended}
 
     def _usd_left(self) -> float:
         return self.config.search.proposer.usd_in_all - self._ledger.totals()["proposer"].get("usd", 0.0)
 
-    async def _iteration(self, at: Place, proposals: list[Proposal], label: str) -> dict[str, Any]:
+    async def _iteration(self, phase: Phase, at: Place, proposals: list[Proposal], label: str) -> dict[str, Any]:
         self.display.unit(label)
-        outcome, cost = await self._search.iterate(self._policy, self.harness.id, proposals, at, self.display.rollout)
-        self._ledger.agent(at.phase.name, cost)
-        for score in outcome["scored"]:
-            where = {"phase": at.phase.name, "cycle": at.phase.cycle, "iteration": at.iteration, "harness": score["id"]}
-            self.run.append(METRICS, where | {key: value for key, value in score.items() if key not in ("id", "name")})
-        return outcome
+        scoring = Scoring(self._bench.harnesses, self._env, self._policy, self._rollouts, self.display.rollout)
+        outcome = await self._search.iterate(at, proposals, scoring)
+        self._ledger.agent(phase.name, AgentCost.total(scoring.costs))
+        for one in outcome.scored:
+            where = {"phase": phase.name, "cycle": at.cycle, "iteration": at.iteration, "harness": one.id}
+            self.run.append(METRICS, where | asdict(one.score))
+        return outcome.to_json()
 
-    def _tell(self, label: str, outcome: dict[str, Any]) -> None:
-        for refusal in outcome["refused"]:
-            self.display.line(f"{label}: refused {refusal['name']}: {refusal['why']}")
-        for score in outcome["scored"]:
-            failures = ", ".join(f"{kind} {count}" for kind, count in score["failures"].items())
-            told = f"search reward {score['reward']:.3f} over {score['rollouts']} rollouts"
-            why = outcome["why"].get(score["id"], "")
+    def _tell(self, label: str, outcome: Outcome) -> None:
+        for refusal in outcome.refused:
+            self.display.line(f"{label}: refused {refusal.name}: {refusal.why}")
+        for one in outcome.scored:
+            failures = ", ".join(f"{kind} {count}" for kind, count in one.score.failures.items())
+            told = f"search reward {one.score.reward:.3f} over {one.score.rollouts} rollouts"
+            why = outcome.why.get(one.id, "")
             self.display.line(
-                f"{label}: {score['name']} ({score['id']}): {told}"
+                f"{label}: {one.name} ({one.id}): {told}"
                 + (f" ({failures})" if failures else "")
                 + (f"; {why}" if why else "")
             )
-        if outcome["accepted"] != self.harness.id:
-            entry = self._archive.entry(outcome["accepted"])
-            self.display.line(f"{label}: accepted {entry.name} ({entry.id}): search reward {outcome['best']:.3f}")
+        if outcome.accepted != self.harness.id:
+            entry = self._archive.entry(outcome.accepted)
+            self.display.line(f"{label}: accepted {entry.name} ({entry.id}): search reward {outcome.best:.3f}")
 
     # Evaluation
 
@@ -307,11 +294,11 @@ class Run:
 
         async def measured() -> float:
             self.display.unit(f"search {name}")
-            scored, cost = await meta_harness.score(
+            scored, cost = await score(
                 [self.harness],
                 self._env,
                 self._policy,
-                (self._search.tasks, self.config.search.samples),
+                (self._bench.tasks, self.config.search.samples),
                 self._rollouts("selection"),
                 on_done=self.display.rollout,
             )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from optimizers.archive.records import OutcomeTable
-from optimizers.search.selection import Scorer
+from optimizers.search.scoring import Scorer
 from whale_env.types import Task
 
 

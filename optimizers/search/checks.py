@@ -25,30 +25,30 @@ def checker(env: EnvHandle, tasks: Sequence[Task], *, allow_uncaged: bool = Fals
         allow_uncaged: Whether sources may play without a cage where the kernel has none.
 
     Returns:
-        The check. It remembers what was sound, so that a source that is checked and then handed in plays once. It
-        raises `ProposerSetupError` where sources cannot be confined.
+        The check. It remembers what was sound, so that a source that is checked and then handed in is validated and
+        played once. It raises `ProposerSetupError` where sources cannot be confined.
     """
     name = env.prototype.domain.spec.name
     known: dict[str, Verdict] = {}
 
     async def check(source: str) -> Verdict:
+        if source in known:
+            return known[source]
         try:
             harness = load_source(source, env=name, allow_uncaged=allow_uncaged)
         except HarnessLoadError as error:
             return Verdict(False, str(error))
-        if harness.id in known:
-            return known[harness.id]
         try:
             result = await behaviour(harness, env, tasks)
         except HarnessError as error:
-            return Verdict(False, f"valid, but it cannot begin an episode: {error}", harness.id)
+            return Verdict(False, f"valid, but it cannot begin an episode: {error}", harness)
         except ConfinementError as error:
             raise ProposerSetupError(str(error)) from None
         if not result.ok:
-            return Verdict(False, f"valid, but not sound in play; repair this:\n{result}", harness.id)
+            return Verdict(False, f"valid, but not sound in play; repair this:\n{result}", harness)
         if not result.prompt:  # sound only because it never played
-            return Verdict(False, "valid, but it could not be played: it packed no prompt", harness.id)
-        known[harness.id] = Verdict(True, f"valid, and sound in play\n{result}", harness.id)
-        return known[harness.id]
+            return Verdict(False, "valid, but it could not be played: it packed no prompt", harness)
+        known[source] = Verdict(True, f"valid, and sound in play\n{result}", harness)
+        return known[source]
 
     return check

@@ -2,7 +2,7 @@
 
 A candidate is stopped when it can no longer be the winner: when it could not catch up even if it solved all that is
 left, or when an always-valid bound says so with high confidence. The bound looks at paired differences, after every
-batch, as often as one likes. What is done with those that survive is `optimizers.search.selection`.
+batch, as often as one likes. Which of those that survive is accepted is `optimizers.search.acceptance`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from harness_sdk.randomness import derive_seed
 from harness_sdk.trajectory import Trajectory
 from optimizers.archive.records import OutcomeTable
-from optimizers.search.selection import Scorer
+from optimizers.search.scoring import Scorer
 from whale_env.types import Task
 
 HORIZON = 0.3

@@ -15,6 +15,7 @@ from harness_sdk.validator import RULES
 from optimizers.archive.records import Entry
 from optimizers.proposers.protocol import Brief
 from whale_env import types as words
+from whale_env.wording import shortened
 
 OBSERVATIONS = 4
 """First observations of tasks that are shown."""
@@ -54,7 +55,7 @@ def opening(brief: Brief, turns: int) -> str:
     """
     tools = [json.dumps(tool.to_json(), ensure_ascii=False) for tool in brief.tools]
     shown = [
-        _cut(f"text:\n{seen.text}\n\ndata: {json.dumps(seen.data, ensure_ascii=False, default=str)}", OBSERVED)
+        shortened(f"text:\n{seen.text}\n\ndata: {json.dumps(seen.data, ensure_ascii=False, default=str)}", OBSERVED)
         for seen in brief.observations[:OBSERVATIONS]
     ]
     return "\n\n".join(
@@ -89,9 +90,5 @@ def _line(entry: Entry, version: int) -> str:
         )
     else:
         result = "stale: " + ", ".join(f"{s.reward:.3f} at weights {v}" for v, s in sorted(entry.scores.items()))
-    about = f"parent {entry.parent}; {entry.axis}; {_cut(entry.hypothesis, 200)}"
+    about = f"parent {entry.parent}; {entry.axis}; {shortened(entry.hypothesis, 200)}"
     return f"- {entry.id} {entry.name}: {result}. {about}"
-
-
-def _cut(text: str, limit: int) -> str:
-    return text if len(text) <= limit else text[: limit - 1] + "…"

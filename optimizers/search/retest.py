@@ -1,52 +1,23 @@
-"""Which harness is accepted: `argmax`, the paper's rule, and `paired`, which survives noise.
+"""The re-test: a nominee and the incumbent play again on fresh rollouts, and only what those confirm is accepted.
 
-`argmax` takes the best mean reward. With a few hundred noisy rollouts and several candidates the best of them is often
-only the luckiest (the winner's curse). `paired` nominates a candidate on the same (task, index) outcomes as the
-incumbent, then plays both again on fresh rollouts and accepts only what those confirm; the incumbent keeps ties.
-
-Everything here is a pure function of outcome tables, but for `retest`, which asks a callable for rollouts. How rollouts
-are saved when a candidate is hopeless is `optimizers.search.racing`; where outcomes are kept is the archive's business.
+With a few hundred noisy rollouts and several candidates the best of them is often only the luckiest (the winner's
+curse). So a candidate is nominated on the (task, index) outcomes that it has in common with the incumbent, and tested
+on rollouts that took no part in choosing it. The rule made of it is `optimizers.search.acceptance.Paired`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from harness_sdk.randomness import derive_seed
-from harness_sdk.trajectory import Trajectory
 from optimizers.archive.records import OutcomeTable
 from optimizers.config import PairedConfig
 from optimizers.search.comparison import Comparison, compare
+from optimizers.search.scoring import TableScorer
 from optimizers.statistics import holm
 from whale_env.types import Task
-
-Scorer = Callable[[Sequence[str], Sequence[Task], int, str], Awaitable[Mapping[str, Sequence[Trajectory]]]]
-"""Rolls harnesses (by id) out on tasks, so many rollouts per task, with seeds that derive from a label: for example a
-few lines around `optimizers.search.meta_harness.score` that set ``RolloutConfig.phase`` to the label."""
-
-
-def argmax(tables: Sequence[OutcomeTable], incumbent: str) -> str:
-    """Returns the harness with the best mean reward; ties: the incumbent, fewer turns, fewer tokens.
-
-    This is the rule of arXiv 2609.00196.
-
-    Args:
-        tables: All harnesses scored at the current weights. One without a known reward does not compete.
-        incumbent: The accepted harness.
-
-    Raises:
-        ValueError: No table holds a known reward.
-    """
-    scored = [table for table in tables if table.rewards]
-    if not scored:
-        raise ValueError(f"none of {len(tables)} harnesses has a known reward; score them at these weights first")
-    best = max(scored, key=lambda t: (t.mean, t.harness == incumbent, -t.turns, -t.tokens, t.harness))
-    return best.harness
-
-
-# The paired rule
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,15 +53,11 @@ def nominate(
     rivals = [table for table in tables if table.harness != incumbent and table.harness not in excluded]
     found = [compare(table, by_id[incumbent]) for table in rivals]
     adjusted = holm([comparison.p for comparison in found])
-    found = [_adjusted(comparison, p) for comparison, p in zip(found, adjusted, strict=True)]
+    found = [replace(comparison, adjusted=p) for comparison, p in zip(found, adjusted, strict=True)]
     found.sort(key=lambda c: (-c.gain, by_id[c.candidate].turns, by_id[c.candidate].tokens, c.candidate))
     best = next((c for c in found if c.pairs), None)
     chosen = best.candidate if best is not None and best.gain > 0 and best.p <= screen else None
     return Nomination(chosen, tuple(found))
-
-
-def _adjusted(comparison: Comparison, p: float) -> Comparison:
-    return Comparison(**{**asdict(comparison), "adjusted": p})
 
 
 def level(alpha: float, spent: float, left: int) -> float:
@@ -145,12 +112,19 @@ class Retest:
         """Returns the re-test as JSON data."""
         return {**asdict(self), "looks": list(self.looks), "spent": self.spent, "overfit": self.overfit}
 
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Retest:
+        """Rebuilds a re-test from `to_json`."""
+        known = {name: data[name] for name in cls.__dataclass_fields__}
+        comparison = Comparison.from_json(data["comparison"])
+        return cls(**{**known, "looks": tuple(data["looks"]), "comparison": comparison})
+
 
 async def retest(
     nominee: str,
     incumbent: str,
     tasks: tuple[Sequence[Task], Sequence[Task]],
-    score: Scorer,
+    score: TableScorer,
     at: float,
     config: PairedConfig | None = None,
     label: str = "retest",
@@ -178,9 +152,8 @@ async def retest(
     for number in range(config.rounds):
         played = await score([nominee, incumbent], [*searched, *held], samples, f"{label}/{number}")
         for harness, table in fresh.items():
-            later = OutcomeTable.of(harness, played[harness])
-            fresh[harness] = table.with_round(later, number, samples)
-            rollouts += len(played[harness])
+            fresh[harness] = table.with_round(played[harness], number, samples)
+            rollouts += played[harness].played
         result = compare(fresh[nominee], fresh[incumbent])
         looks.append(result.p)
         verdict = look(result.p, number, at, config)
