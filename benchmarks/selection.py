@@ -44,8 +44,8 @@ from whale_env.types import Split
 
 Array = npt.NDArray[np.float64]
 
-CANDIDATES, ITERATIONS = 3, 6
-"""Candidates an iteration; the first iteration scores the incumbent, so five decisions follow."""
+CANDIDATES, ITERATIONS = 3, 5
+"""Candidates an iteration; the incumbent is scored before the first."""
 DIFFICULTY, TASTE, KINSHIP = 1.5, 0.8, 0.8
 """Spread of task difficulty and of a harness's taste for tasks (logits); correlation of a child's taste with its
 parent's."""
@@ -196,8 +196,8 @@ async def played(world: World, rule: Acceptance, samples: int, racing: RacingCon
     async def again(ids: Sequence[str], tasks: Sequence[Task], samples: int, label: str) -> Mapping[str, OutcomeTable]:
         return {name: world.score(agents[name], samples, label) for name in ids}
 
-    for iteration in range(2, ITERATIONS + 1):
-        fresh = {agent.name: agent for agent in world.candidates(incumbent, iteration - 1)}
+    for iteration in range(1, ITERATIONS + 1):
+        fresh = {agent.name: agent for agent in world.candidates(incumbent, iteration)}
         agents |= fresh
         new = [world.score(agent, samples, "search") for agent in fresh.values()]
         full += sum(table.played for table in new)
@@ -222,7 +222,7 @@ async def played(world: World, rule: Acceptance, samples: int, racing: RacingCon
         incumbent = chosen
     gain = incumbent.skill - world.first.skill
     retested = sum(test.rollouts for test in retests)
-    shares = agreed / (ITERATIONS - 1) if racing else 1.0
+    shares = agreed / ITERATIONS if racing else 1.0
     return Phase(gain, worse, gain < 0, accepted, scored, full, retested, shares)
 
 
@@ -420,7 +420,7 @@ def main() -> int:
     failed = asyncio.run(cross_check(options.seed))
     print(f"paired: {PairedConfig()}\nracing: {RacingConfig()}")
     print(f"candidates: {NEUTRAL:.0%} change next to nothing, {BROKEN:.0%} are broken, some help, the rest hurt")
-    print(f"{CANDIDATES} candidates, {ITERATIONS - 1} decisions a phase, {options.repetitions} phases each")
+    print(f"{CANDIDATES} candidates, {ITERATIONS} decisions a phase, {options.repetitions} phases each")
     found: list[dict[str, Any]] = []
     for setting in SETTINGS:
         rows = asyncio.run(simulate(setting, options.repetitions, options.seed))

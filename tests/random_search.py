@@ -28,11 +28,11 @@ class RandomSearch:
 
     async def iterate(self, at: Place, proposals: Sequence[Proposal], score: Scorer) -> Outcome:
         archive = self.bench.archive
-        candidates, refused = await admit(proposals, archive, self.bench.check)
+        candidates, refused = await admit(proposals, archive, at.version, self.bench.check)
         for candidate in candidates:
             self.bench.harnesses.know(candidate.harness)
             archive.add(candidate.entry(at.cycle, at.iteration), candidate.harness)
-        ids = [candidate.harness.id for candidate in candidates] if at.iteration > 1 else [at.incumbent]
+        ids = [candidate.harness.id for candidate in candidates] if at.iteration else [at.incumbent]
         played = await score(ids, self.bench.tasks, self.bench.config.samples, f"search/{at.version}")
         scored = [Scored(x, archive.entry(x).name, archive.record(x, played[x], at.version)) for x in ids]
         best = argmax(archive.tables(at.version), at.incumbent)

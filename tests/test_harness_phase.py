@@ -73,7 +73,7 @@ class Search:
         return Scoring(self.bench.harnesses, self.env, policy, lambda label: RolloutConfig(phase=label))
 
     def place(self) -> Place:
-        return Place(1, len(self.outcomes) + 1, 0, self.accepted, 2, self.outcomes)
+        return Place(1, len(self.outcomes), 0, self.accepted, 2, self.outcomes)
 
     def iterate(self, *skills: int) -> tuple[dict[str, Any], int]:
         """Runs the next iteration over candidates of given skills; returns its outcome and the rollouts it took."""
@@ -102,6 +102,20 @@ def test_argmax_takes_the_best_and_keeps_the_incumbent_on_ties(tmp_path: Path) -
     assert search.name() == "skill-8" and [r["name"] for r in outcome["refused"]] == ["skill-8"]
     index = (search.archive.folder / "index.md").read_text()
     assert "skill-8" in index and len(search.archive.summary()) == 1 + 3 + 2
+
+
+def test_a_harness_of_the_archive_is_scored_again_at_other_weights(tmp_path: Path) -> None:
+    search = Search(tmp_path)
+    search.iterate()
+    search.iterate(2, 8)
+    proposals = [Proposal("again", SOURCE.format(word=2), search.h0.id, "prompt", "")]
+    for iteration, expected in ((0, ["skill-8"]), (1, ["skill-2"]), (2, [])):
+        at = Place(2, iteration, 5, search.accepted, 2, [])
+        given = proposals if iteration else []
+        outcome = asyncio.run(search.search.iterate(at, given, search.scoring(ScriptedPolicy(skilled))))
+        assert [one.name for one in outcome.scored] == expected
+    assert "scored at these weights already" in outcome.refused[0].why
+    assert set(search.archive.entry(search.archive.ids()[-1]).scores) <= {0, 5}
 
 
 def test_paired_selection_takes_what_fresh_rollouts_confirm(tmp_path: Path) -> None:
@@ -186,7 +200,7 @@ def own_search(method: str) -> RunConfig:
         env="riddles/Riddles-v0",
         harness="test_harness_phase:Three",
         method="harness-only",
-        search=SearchConfig(method=method, iterations=3, candidates=3, examples=10),
+        search=SearchConfig(method=method, iterations=2, candidates=3, examples=10),
         schedule=ScheduleConfig(cycles=2),
         evaluation=EvaluationConfig(tasks=2, k=1),
         backend=BackendConfig(kind="test_harness_phase:riddler"),

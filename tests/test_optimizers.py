@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import errno
 import json
+import random
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import gymnasium as gym
@@ -59,25 +61,53 @@ def test_all_methods_have_the_same_budgets() -> None:
     assert names("stagewise", 3) == whale[::2] + whale[1::2]
 
 
-def test_an_adaptive_weight_phase_ends_when_the_window_stops_improving() -> None:
-    config = ScheduleConfig(window=0.2, min_epochs=0.2, patience=0.2, max_epochs=2.0)  # at 10 steps: 2, 2, 2, 20
-
-    def over(rewards: list[float]) -> bool:
-        return weights_over(rewards, 10, config)
-
-    assert not over([0.1]) and not over([0.1, 0.1, 0.1])
-    assert over([0.1, 0.1, 0.1, 0.1])  # the first full window was the best, two more came
-    rising = [i / 100 for i in range(19)]
-    assert not any(over(rising[:n]) for n in range(20)) and over([i / 100 for i in range(20)])
-    assert not over([0.5, 0.5, 0.1, 0.1][:3])
-    assert not over([0.1, 0.1, 0.1, 0.1 + 1e-9])  # any strict improvement counts
+def stop(rewards: Sequence[float], steps_per_epoch: int) -> int:
+    """Returns the step after which a weight phase with the default thresholds ends, 0 if the series is too short."""
+    config = ScheduleConfig()
+    return next((s for s in range(1, len(rewards) + 1) if weights_over(rewards[:s], steps_per_epoch, config)), 0)
 
 
-def test_an_adaptive_harness_phase_ends_by_patience_after_the_minimum() -> None:
-    config = ScheduleConfig(min_iterations=3, iteration_patience=2, max_iterations=6)
-    assert not harness_over([0.1, 0.1], config) and harness_over([0.1, 0.1, 0.1], config)
-    assert not harness_over([0.1, 0.2, 0.2], config) and harness_over([0.1, 0.2, 0.2, 0.2], config)
-    assert harness_over([0.1, 0.2, 0.3, 0.4, 0.5, 0.6], config)
+RISE = [i / 100 for i in range(25)]
+
+
+@pytest.mark.parametrize(
+    ("rewards", "end"),
+    [  # at 10 steps an epoch: a window of 2, more than 2 steps, a patience of 2, at most 20
+        ([0.1] * 9, 3),  # the first step is the best, two more came
+        ([0.5, 0.3, 0.4, 0.9], 3),  # prefix means .5, .4, .35
+        ([0.3, 0.5, 0.3, 0.3, 0.3], 4),  # .3, .4, .4: a tie is no improvement
+        ([0.3, 0.5, 0.3, 0.5 + 1e-9, 0.3, 0.3], 6),
+        ([0.3, 0.5, 0.3 + 1e-9, 0.5, 0.5, 0.3, 0.3], 7),  # any strict improvement counts: at 3, at 5
+        ([0.1, 0.2, 0.3, 0.3, 0.3, 0.3], 6),
+        (RISE, 20),
+        ([0.5, 0.4], 0),
+    ],
+)
+def test_an_adaptive_weight_phase_ends_when_the_window_stops_improving(rewards: list[float], end: int) -> None:
+    assert stop(rewards, 10) == end
+
+
+@pytest.mark.parametrize("steps_per_epoch", [64, 70, 74])
+def test_flat_noise_ends_a_phase_soon(steps_per_epoch: int) -> None:
+    noise = random.Random(steps_per_epoch)
+    lengths = [stop([noise.gauss(0.3, 0.02) for _ in range(200)], steps_per_epoch) for _ in range(300)]
+    assert 0.22 <= median(lengths) / steps_per_epoch <= 0.30
+
+
+@pytest.mark.parametrize(
+    ("best", "over"),
+    [  # the incoming harness, then six iterations at least and two without a new best
+        ([0.1] * 6, False),
+        ([0.1] * 7, True),
+        ([0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.2], False),
+        ([0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.2, 0.2], False),
+        ([0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.2, 0.2, 0.2], True),
+        (RISE[:15], False),
+        (RISE[:16], True),  # fifteen beyond the incoming harness
+    ],
+)
+def test_an_adaptive_harness_phase_ends_by_patience_after_the_minimum(best: list[float], over: bool) -> None:
+    assert harness_over(best, ScheduleConfig()) == over
 
 
 def test_the_run_directory_journals_resumes_and_cuts_logs_back(tmp_path: Path) -> None:
@@ -473,7 +503,7 @@ def test_bad_proposals_cost_themselves_only(tmp_path: Path) -> None:
     rounds = ScriptedProposer([[*bad, GOOD, GOOD]])
     env = EnvHandle("riddles/Riddles-v0", {}).sealed()
     proposed = asyncio.run(rounds.propose(Brief("riddles", (), (), archive, "h0", 0, 3, 0))).candidates
-    admitted = admit(proposed, archive, checker(env, env.tasks("search")[:3]))
+    admitted = admit(proposed, archive, 0, checker(env, env.tasks("search")[:3]))
     candidates, rejected = asyncio.run(admitted)
     assert [c.harness.name for c in candidates] == ["Good"] and len(rejected) == len(bad) + 1
     assert all(item.why for item in rejected) and "already" in rejected[-1].why
@@ -503,7 +533,7 @@ def test_candidates_that_misbehave_are_turned_away_before_any_model_call(
     archive = Archive(RunDir.open(tmp_path / "run", {}, resume=False))
     env = EnvHandle("riddles/Riddles-v0", {}).sealed()
     proposal = Proposal("bad", source, "h0", "parsing", "")
-    admitted = admit([proposal], archive, checker(env, env.tasks("search")[:3]))
+    admitted = admit([proposal], archive, 0, checker(env, env.tasks("search")[:3]))
     candidates, rejected = asyncio.run(admitted)
     assert not candidates and f"[{finding}]" in rejected[0].why
 

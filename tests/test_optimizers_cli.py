@@ -201,9 +201,9 @@ def test_an_adaptive_plan_counts_the_most_and_says_so(command: Any) -> None:
     config = replace(preset("smoke", "chess"), method="adaptive", schedule=schedule)
     rows = dict(plan.planned(config, env))
     assert rows["weights-1: at most 6 steps"] == 6 * 2 * 4  # 1.5 epochs of 8 tasks, 2 a step, 4 rollouts each
-    assert rows["harness-1: at most 7 iterations"] == (1 + 6 * 2) * 4 * 2
+    assert rows["harness-1: at most 7 iterations"] == (1 + 7 * 2) * 4 * 2
     fixed = dict(plan.planned(replace(config, method="whale"), env))
-    assert fixed["weights-1: 2 steps"] == 16 and fixed["harness-1: 3 iterations"] == 40
+    assert fixed["weights-1: 2 steps"] == 16 and fixed["harness-1: 2 iterations"] == 40
     flags = ["--env", "chess", "--preset", "smoke", "--dry-run"]
     assert "rollouts in all at most;" in command(optimise.whale, *flags, "--method", "adaptive")[1]
     assert "rollouts in all; run directory" in command(optimise.whale, *flags)[1]

@@ -282,11 +282,26 @@ def test_unknown_rewards_and_failures_are_not_learnt_from() -> None:
 def test_no_prompt_comes_twice_within_an_epoch() -> None:
     tasks = copying_env().tasks("train")
     sampler = PromptSampler(tasks, 3, seed=1)
-    assert sampler.steps_per_epoch == 2
-    epochs = [[t.id for s in range(2) for t in sampler.batch(2 * e + s)] for e in range(3)]
-    assert all(sorted(epoch) == sorted(t.id for t in tasks) for epoch in epochs)
-    assert epochs[0] != epochs[1] and PromptSampler(tasks, 3, seed=1).batch(4) == sampler.batch(4)
-    assert [len(sampler.batch(s)) for s in range(2)] == [3, 1]
+    stream = [task.id for step in range(16) for task in sampler.batch(step)]
+    epochs = [stream[begin : begin + len(tasks)] for begin in range(0, len(stream), len(tasks))]
+    assert all(sorted(epoch) == sorted(t.id for t in tasks) for epoch in epochs) and epochs[0] != epochs[1]
+    assert PromptSampler(tasks, 3, seed=1).batch(4) == sampler.batch(4)  # whichever step is asked for first
+
+
+@pytest.mark.parametrize(("count", "steps"), [(18_946, 74), (17_917, 70), (16_384, 64)])
+def test_an_epoch_is_full_batches_only(count: int, steps: int) -> None:
+    tasks = [Task(str(number), "toy", "train") for number in range(count)]
+    sampler = PromptSampler(tasks, 256, seed=3)
+    assert sampler.steps_per_epoch == steps
+    batches = [{task.id for task in sampler.batch(step)} for step in range(2 * steps)]
+    assert {len(batch) for batch in batches} == {256}  # over the end of an epoch too, and no task twice
+
+
+def test_small_splits_fill_their_batches() -> None:
+    for count, size in ((5, 4), (7, 3), (3, 8), (1, 1)):
+        tasks = [Task(str(number), "toy", "train") for number in range(count)]
+        sampler = PromptSampler(tasks, size, seed=0)
+        assert {len({task.id for task in sampler.batch(step)}) for step in range(40)} == {min(size, count)}
 
 
 def test_text_without_token_ids_is_never_trained_on() -> None:

@@ -50,6 +50,10 @@ class Archive:
         metas = [json.loads(path.read_text("utf-8")) for path in self.folder.glob("*/meta.json")]
         return [meta["id"] for meta in sorted(metas, key=lambda meta: (meta["cycle"], meta["iteration"], meta["id"]))]
 
+    def scored_at(self, weights_version: int) -> set[str]:
+        """Returns the ids of the harnesses that have a score at one version of the weights."""
+        return {entry.id for entry in self.entries() if weights_version in entry.scores}
+
     def entry(self, harness_id: str) -> Entry:
         """Returns what is known of one harness."""
         meta = json.loads((self.folder / harness_id / "meta.json").read_text("utf-8"))

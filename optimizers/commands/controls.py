@@ -36,7 +36,7 @@ def planned(config: RunConfig) -> list[tuple[str, int]]:
 
 def _scorings(config: RunConfig) -> int:
     """Returns how many harnesses a search of the same budget scores."""
-    return 1 + (config.search.iterations - 1) * config.search.candidates
+    return 1 + config.search.iterations * config.search.candidates
 
 
 def _searched(config: RunConfig) -> tuple[EnvHandle, Sequence[Task]]:

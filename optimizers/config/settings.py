@@ -150,7 +150,7 @@ class SearchConfig:
     method: str = "meta-harness"
     """meta-harness, or module:Class: a search of your own (optimizers.search.protocol.HarnessSearch)."""
     iterations: Annotated[int, Ge(1)] = 6
-    """I: scoring the incoming harness counts as the first (fixed schedule)."""
+    """I: rounds of the proposer in one phase, besides scoring the incoming harness (fixed schedule)."""
     candidates: Annotated[int, Ge(1)] = 3
     """M: candidates an iteration."""
     examples: Annotated[int, Ge(0)] = 256
@@ -186,10 +186,10 @@ class ScheduleConfig:
     max_epochs: Annotated[float, Gt(0)] = 2.0
     """Adaptive: epochs after which it ends in any case."""
     min_iterations: Annotated[int, Ge(1)] = 6
-    """Adaptive: iterations before a harness phase may end (J_min)."""
+    """Adaptive: iterations before a harness phase may end, besides scoring the incoming harness (J_min)."""
     iteration_patience: Annotated[int, Ge(1)] = 2
     """Adaptive: iterations without a new best after which it ends (P_h)."""
-    max_iterations: Annotated[int, Ge(1)] = 12
+    max_iterations: Annotated[int, Ge(1)] = 15
     """Adaptive: iterations after which it ends in any case."""
 
 

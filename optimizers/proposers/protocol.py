@@ -117,13 +117,13 @@ class Proposed:
 
 
 def first_new(brief: Brief, written: Iterable[tuple[str, Proposal]]) -> Proposed:
-    """Takes the first candidates that the archive does not hold: how a proposer without a model ends its round.
+    """Takes the first candidates that have no score at these weights: how a proposer without a model ends its round.
 
     Args:
         brief: The round.
         written: Harness id and proposal, in order; no more are drawn than are needed.
     """
-    tried = set(brief.archive.ids())
+    tried = brief.archive.scored_at(brief.weights_version) | {brief.incumbent}
     found: list[Proposal] = []
     for harness_id, proposal in written:
         if harness_id not in tried:

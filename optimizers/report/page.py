@@ -300,7 +300,7 @@ def _search(data: RunData) -> str | None:
         axes.set_ylim(-0.13 * top, top)
         axes.set_xlim(0.3, len(keys) + 0.7)
         axes.set_xticks(list(place.values()), [str(key[2]) for key in keys])
-        axes.set_xlabel("iteration of the phase (the first scores the incoming harness)")
+        axes.set_xlabel("iteration of the phase (0 scores the incoming harness)")
         axes.set_ylabel("search reward")
         axes.legend(loc="upper left", fontsize=8.5)
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from optimizers.config import ConfigError, RunConfig
 from optimizers.run.schedule import phases
+from optimizers.weights.prompts import epoch_steps
 from whale_env.core import EnvHandle
 from whale_env.types import Split, Task
 
@@ -58,15 +59,15 @@ def planned(config: RunConfig, env: EnvHandle) -> list[tuple[str, int]]:
         if phase.kind == "weights":
             prompts = min(weights.prompts, train)
             epochs = config.schedule.max_epochs if adaptive else weights.epochs
-            steps = max(1, round(epochs * -(-train // prompts)))
+            steps = max(1, round(epochs * epoch_steps(train, prompts)))
             rows.append((f"{phase.name}: {most}{steps} steps", steps * prompts * weights.samples))
         else:
             iterations = config.schedule.max_iterations if adaptive else search.iterations
-            scored = 1 + (iterations - 1) * search.candidates
+            scored = 1 + iterations * search.candidates
             rows.append((f"{phase.name}: {most}{iterations} iterations", scored * examples * search.samples))
             if search.selection == "paired":
                 paired = search.paired
-                tests = (iterations - 1) * paired.rounds * 2 * paired.samples(examples) * examples
+                tests = iterations * paired.rounds * 2 * paired.samples(examples) * examples
                 rows.append((f"{phase.name}: re-tests, at most", tests))
         rows.append((f"test after {phase.name}", evaluation))
         rows.append((f"selection after {phase.name}", examples * search.samples))

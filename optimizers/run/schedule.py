@@ -58,8 +58,8 @@ def phases(method: Method, cycles: int) -> list[Phase]:
 def weights_over(rewards: Sequence[float], steps_per_epoch: int, config: ScheduleConfig) -> bool:
     """Whether an adaptive weight phase is over.
 
-    It ends when the mean reward over a full sliding window has set no new phase best for ``patience`` steps, after
-    ``min_epochs``; any strict improvement counts.
+    It ends after more than ``min_epochs``, once the mean reward over the window has set no new best of the phase for
+    ``patience``. The window counts before it is full too, as the mean of what there is; any strict improvement counts.
 
     Args:
         rewards: Mean verifier reward of each step of this phase.
@@ -72,20 +72,22 @@ def weights_over(rewards: Sequence[float], steps_per_epoch: int, config: Schedul
     )
     if len(rewards) >= most:
         return True
-    means = [fmean(rewards[end - window : end]) for end in range(window, len(rewards) + 1)]
-    return len(rewards) >= least and bool(means) and _since_best(means) >= patience
+    means = [fmean(rewards[max(0, end - window) : end]) for end in range(1, len(rewards) + 1)]
+    return len(rewards) > least and _since_best(means) >= patience
 
 
 def harness_over(best: Sequence[float], config: ScheduleConfig) -> bool:
     """Whether an adaptive harness phase is over.
 
     Args:
-        best: The archive's best training score after each iteration of this phase.
+        best: The archive's best search reward at the frozen weights: once the incoming harness is scored, and after
+            each iteration.
         config: The thresholds.
     """
-    if len(best) >= config.max_iterations:
+    made = len(best) - 1
+    if made >= config.max_iterations:
         return True
-    return len(best) >= config.min_iterations and _since_best(best) >= config.iteration_patience
+    return made >= config.min_iterations and _since_best(best) >= config.iteration_patience
 
 
 def _since_best(values: Sequence[float]) -> int:

@@ -205,15 +205,15 @@ class Run:
 
         def over() -> bool:
             best = [outcome.best for outcome in outcomes]
-            return harness_over(best, self.config.schedule) if adaptive else len(best) >= most
+            return harness_over(best, self.config.schedule) if adaptive else len(best) > most
 
         while not over():
-            iteration = len(outcomes) + 1
+            iteration = len(outcomes)  # 0 scores the incoming harness, what candidates are compared with
             key = f"harness/{phase.cycle}/{iteration}"
             label = f"{phase.name} iteration {iteration}" + ("" if adaptive else f"/{most}")
             at = Place(phase.cycle, iteration, self.version, self.harness.id, most, outcomes)
             proposals: list[Proposal] = []
-            if iteration > 1:
+            if iteration:
                 if self._usd_left() <= 0 and f"{key}/propose" not in self.run.done():
                     self.display.line(f"{label}: the proposer's budget of ${search.proposer.usd_in_all:.2f} is spent")
                     return

@@ -27,7 +27,7 @@ class Decision:
     Attributes:
         incumbent: The accepted harness.
         tables: What all harnesses earned that were scored whole at the current weights.
-        iteration: Counts from 1 within the phase; the first has scored the incumbent only.
+        iteration: Counts from 1 within the phase; 0 has scored the incumbent only.
         most: Iterations that the phase may have.
         retests: Re-tests of the phase so far.
         label: Seeds of fresh rollouts derive from it; different for each decision.
@@ -108,7 +108,7 @@ class Paired:
         """Nominates a candidate, and has it and the incumbent played again."""
         config, incumbent = self._config, decision.incumbent
         competing = [table for table in decision.tables if table.competes]
-        if decision.iteration == 1 or incumbent not in {table.harness for table in competing}:
+        if decision.iteration == 0 or incumbent not in {table.harness for table in competing}:
             return Accepted(incumbent)
         failed = {test.nominee for test in decision.retests if not test.accepted}
         nominee = nominate(competing, incumbent, failed, config.screen).nominee

@@ -41,18 +41,21 @@ class Candidate:
         return Entry(self.harness.id, *told, cycle, iteration, wrote.traits)
 
 
-async def admit(proposals: Sequence[Proposal], archive: Archive, check: Check) -> tuple[list[Candidate], list[Refusal]]:
-    """Judges proposals and drops those the archive holds already. Nothing here costs a model call.
+async def admit(
+    proposals: Sequence[Proposal], archive: Archive, version: int, check: Check
+) -> tuple[list[Candidate], list[Refusal]]:
+    """Judges proposals and drops those that are scored already. Nothing here costs a model call.
 
     Args:
         proposals: What a proposer wrote.
-        archive: Harnesses that need no second trial.
+        archive: Harnesses so far. One that other weights have scored may be tried again.
+        version: The frozen weights.
         check: Validator and behaviour checks (`optimizers.search.checks.checker`).
 
     Returns:
         Candidates and refusals; every proposal is in exactly one of the two.
     """
-    seen = set(archive.ids())
+    seen = archive.scored_at(version)
     candidates: list[Candidate] = []
     refused: list[Refusal] = []
     for proposal in proposals:
@@ -63,7 +66,7 @@ async def admit(proposals: Sequence[Proposal], archive: Archive, check: Check) -
             candidates.append(Candidate(proposal, harness))
             continue
         if verdict.ok and harness is not None:
-            why = f"the archive holds this source already ({harness.id})"
+            why = f"this source is scored at these weights already ({harness.id})"
         refused.append(
             Refusal(proposal.name, proposal.source, why, proposal.parent, proposal.axis, proposal.hypothesis)
         )
@@ -106,7 +109,7 @@ class MetaHarness:
     async def iterate(self, at: Place, proposals: Sequence[Proposal], score: Scorer) -> Outcome:
         """Admits, scores and selects."""
         archive = self._bench.archive
-        candidates, refused = await admit(proposals, archive, self._bench.check)
+        candidates, refused = await admit(proposals, archive, at.version, self._bench.check)
         for candidate in candidates:
             self._bench.harnesses.know(candidate.harness)
         names = [candidate.harness.id for candidate in candidates]
@@ -138,7 +141,7 @@ class MetaHarness:
         """
         label, samples = f"search/{at.version}", self._config.samples
         score_of = self._bench.archive.entry(at.incumbent).scores.get(at.version)
-        if at.iteration == 1 or score_of is None or not score_of.competes:
+        if at.iteration == 0 or score_of is None or not score_of.competes:
             names = [*names, at.incumbent]
         elif self._config.racing and names:
             table = self._bench.archive.table(at.incumbent, at.version)

@@ -138,11 +138,11 @@ class Place:
 
     Attributes:
         cycle: Counts from 1; each has one harness phase.
-        iteration: Counts from 1 within the phase; the first scores the incoming harness.
+        iteration: 0 scores the incoming harness; those that propose count from 1.
         version: Version of the frozen weights.
         incumbent: Id of the accepted harness.
-        most: Iterations that the phase may have.
-        before: Outcomes of the phase's earlier iterations.
+        most: Iterations that the phase may have, besides scoring the incoming harness.
+        before: Outcomes of the phase's earlier iterations, the scoring of the incoming harness among them.
     """
 
     cycle: int
@@ -157,7 +157,7 @@ class HarnessSearch(Protocol):
     """A search over harness sources. A class of one's own is made with a `Bench`, as ``Class(bench)``."""
 
     async def propose(self, at: Place, folder: Path, usd_left: float) -> Proposed:
-        """Writes candidates; costs no rollout. Not asked in a phase's first iteration.
+        """Writes candidates; costs no rollout. Not asked in iteration 0.
 
         Args:
             at: Where the run stands.
@@ -171,7 +171,7 @@ class HarnessSearch(Protocol):
 
         Args:
             at: Where the run stands.
-            proposals: What was proposed; none in a phase's first iteration, which scores the incumbent.
+            proposals: What was proposed; none in iteration 0, which scores the incumbent.
             score: Rolls out at the frozen weights; what it takes is counted.
         """
         ...

@@ -65,7 +65,8 @@ def opening(brief: Brief, turns: int) -> str:
             "What tasks begin with:",
             *(f"<observation>\n{text}\n</observation>" for text in shown),
             f"The accepted harness is {brief.incumbent}:\n```python\n{brief.archive.source(brief.incumbent)}\n```",
-            "The archive, scored at the current weights, best first (the rest is stale and does not compete):",
+            "The archive, scored at the current weights, best first (the rest is stale and does not compete "
+            "unless you hand it in again):",
             index(brief),
         ]
     )

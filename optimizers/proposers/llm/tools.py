@@ -1,8 +1,8 @@
 """The tools of a proposer: read the archive, check a source, hand in a candidate.
 
-A candidate counts only when validator and behaviour checks accept it and it is new; otherwise the report is the tool's
-answer, so that the model repairs it. Arguments come from a model and are judged one by one; nothing here raises for
-them.
+A candidate counts only when validator and behaviour checks accept it and it has no score at the current weights;
+otherwise the report is the tool's answer, so that the model repairs it. Arguments come from a model and are judged one
+by one; nothing here raises for them.
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ TOOLS = (
     ),
     ToolSpec(
         "submit_candidate",
-        "Hands in a candidate. It counts only if it passes run_check and is new; otherwise the answer is the report.",
+        "Hands in a candidate. It counts only if it passes run_check and has no score at the current weights; "
+        "otherwise the answer is the report.",
         _object(
             {
                 "name": "A short name.",
@@ -128,7 +129,7 @@ class Workbench:
         self._files = ArchiveFiles(brief.archive.folder)
         self._known = {
             _program(brief.archive.source(harness_id)): f"the archive's {harness_id}"
-            for harness_id in brief.archive.ids()
+            for harness_id in sorted(brief.archive.scored_at(brief.weights_version) | {brief.incumbent})
         }
         self.candidates: list[Proposal] = []
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from harness_sdk.loader import harness_id
 from harness_sdk.randomness import derive_seed
@@ -234,7 +235,7 @@ class OfflineProposer:
     """Proposes one mechanism at a time against the commonest failures, and combinations of those that helped."""
 
     async def propose(self, brief: Brief) -> Proposed:
-        """Writes up to ``brief.count`` candidates that the archive does not hold yet."""
+        """Writes up to ``brief.count`` candidates that have no score at these weights yet."""
         rng = random.Random(derive_seed("offline-proposer", brief.seed))
         facts = Facts.of(brief.tools, brief.observations)
         known = mechanisms(facts)
@@ -242,7 +243,8 @@ class OfflineProposer:
         recipe = recipe_of(brief, base)
         plans = self._plans(brief, base, recipe, known, facts, rng)
         written = (_write(names, recipe, known, facts, base.id) for names in plans)
-        return first_new(brief, ((harness_id(p.source, p.name), p) for p in written if p is not None))
+        new = ((harness_id(p.source, p.name), p) for p in written if p is not None)
+        return first_new(brief, chain(_again(brief), new))
 
     def _base(self, brief: Brief) -> Entry:
         """Returns the harness to build upon: the furthest one at these weights, the incumbent among equals."""
@@ -288,6 +290,18 @@ class OfflineProposer:
                 if after > before:
                     gains[added[-1]] = max(gains.get(added[-1], 0.0), after - before)
         return sorted(gains, key=lambda name: -gains[name])
+
+
+def _again(brief: Brief) -> Iterator[tuple[str, Proposal]]:
+    """Yields the best harness of earlier weights, once at these: other weights may be what it lacked."""
+    version, entries = brief.weights_version, brief.archive.entries()
+    if any(e.scores.keys() - {version} and version in e.scores and e.id != brief.incumbent for e in entries):
+        return
+    stale = [e for e in entries if e.scores and version not in e.scores]
+    if stale:
+        best = max(stale, key=lambda e: (e.scores[max(e.scores)].rank(), e.id))
+        source = brief.archive.source(best.id)
+        yield best.id, Proposal(best.name, source, best.parent, best.axis, best.hypothesis, best.traits)
 
 
 def recipe_of(brief: Brief, entry: Entry) -> Recipe:

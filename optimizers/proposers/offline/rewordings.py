@@ -61,7 +61,7 @@ class PromptProposer:
         self._attributes = prompt_attributes(h0_source)
 
     async def propose(self, brief: Brief) -> Proposed:
-        """Writes up to ``brief.count`` rewordings of the incumbent that the archive does not hold yet."""
+        """Writes up to ``brief.count`` rewordings of the incumbent that have no score at these weights yet."""
         return first_new(brief, self._reworded(brief))
 
     def _reworded(self, brief: Brief) -> Iterator[tuple[str, Proposal]]:
