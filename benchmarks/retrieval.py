@@ -104,11 +104,11 @@ def engines() -> tuple[Engine, ...]:
 
 def _lucene_missing() -> str:
     if find_spec("jnius") is None:
-        return "pip install 'whale-rl[search]'"
+        return "pip install -e '.[search]'"
     try:
         lucene.java(), lucene.jar()
     except RetrieverError as error:
-        return f"pip install 'whale-rl[search]' ({error})"
+        return f"pip install -e '.[search]' ({error})"
     return ""
 
 

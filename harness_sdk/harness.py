@@ -47,7 +47,7 @@ class Harness:
         system: System text; empty means none.
         instructions: Text appended to the first observation.
         prompt_attributes: Names of the class attributes that hold prompt text (what prompt-only search may change).
-        max_turns: Model calls in an episode.
+        max_turns: Model calls in an episode; by default more than any environment takes, whose own limits hold.
         max_failures: Parse failures and invalid actions after which the episode stops.
         max_tokens_per_turn: Sampled tokens in one model call.
         max_tokens: Sampled tokens in an episode.
@@ -58,7 +58,7 @@ class Harness:
     system: ClassVar[str] = ""
     instructions: ClassVar[str] = ""
     prompt_attributes: ClassVar[tuple[str, ...]] = ("system", "instructions")
-    max_turns: ClassVar[int] = 8
+    max_turns: ClassVar[int] = 1000
     max_failures: ClassVar[int] = 2
     max_tokens_per_turn: ClassVar[int] = 1024
     max_tokens: ClassVar[int] = 8192

@@ -29,13 +29,14 @@ class EpisodeLimits:
     """What an episode may take. A harness's own limits count too; the smaller one wins.
 
     Attributes:
-        max_turns: Model calls in an episode at most.
+        max_turns: Model calls in an episode at most; 0 takes what the environment's own limits leave: its steps and
+            its invalid calls.
         max_tokens: Sampled tokens in an episode at most (the response limit).
         max_prompt_tokens: Length of a prompt at most.
         concurrency: Episodes at a time.
     """
 
-    max_turns: Annotated[int, Ge(1)] = 32
+    max_turns: Annotated[int, Ge(0)] = 0
     max_tokens: Annotated[int, Ge(1)] = 8192
     max_prompt_tokens: Annotated[int, Ge(1)] = 16384
     concurrency: Annotated[int, Ge(1)] = 256
@@ -196,7 +197,8 @@ class _Run:
     async def _loop(self, session: HarnessSession, episode: Episode, env: ToolEnv) -> str:
         schemas = await session.tools(env.tools)
         limits = session.limits
-        max_turns = min(limits.max_turns, self._config.max_turns)
+        spec = env.domain.spec
+        max_turns = min(limits.max_turns, self._config.max_turns or spec.max_steps + spec.max_invalid)
         step = _EnvStep(env, episode)
         while True:
             reason = await session.stop(episode)

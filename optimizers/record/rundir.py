@@ -30,6 +30,7 @@ from whale_env.json_lines import append_lines, cut_torn_line, read_lines
 JOURNAL = "journal.jsonl"
 LEDGER = "ledger.jsonl"
 METRICS = "metrics.jsonl"
+LOCK = "lock"
 
 
 class RunDirError(WhaleError):
@@ -68,7 +69,7 @@ class RunDir:
                 )
         with run.guarded():
             if not resume:
-                if path.exists() and any(path.iterdir()):
+                if path.exists() and any(item.name != LOCK for item in path.iterdir()):
                     raise RunDirError(f"{path} is not empty; give --resume to go on with it, or another --out")
                 run._new, run._folders = True, [folder for folder in (path, *path.parents) if not folder.exists()]
                 try:
@@ -102,6 +103,8 @@ class RunDir:
         if not self._new:
             return
         for item in self.path.iterdir() if self.path.is_dir() else ():
+            if item.name == LOCK:  # of who holds it
+                continue
             if item.is_dir() and not item.is_symlink():
                 shutil.rmtree(item, ignore_errors=True)
             else:

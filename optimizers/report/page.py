@@ -135,7 +135,7 @@ def write_report(path: Path) -> Path:
     try:
         import matplotlib  # noqa: F401  # only to say early and clearly that it is missing
     except ImportError:
-        raise ReportError("the report needs matplotlib: pip install 'whale-rl[report]'") from None
+        raise ReportError("the report needs matplotlib: pip install -e '.[report]'") from None
     try:
         RunDir(path).write_text(PAGE, _page(RunData.read(path)))
     except ReportError:

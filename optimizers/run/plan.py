@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 
+from harness_sdk.loader import LoadedHarness
+from harness_sdk.session import HarnessError
+from harness_sdk.sync import wait_for
 from optimizers.config import ConfigError, RunConfig
 from optimizers.run.schedule import phases
 from optimizers.weights.prompts import epoch_steps
@@ -38,6 +42,35 @@ def require_tasks(config: RunConfig, env: EnvHandle) -> None:
                 f"{config.env} has no task in its {split} split; --method {config.method} needs tasks in "
                 f"{', '.join(needed[:-1])} and {needed[-1]}"
             )
+
+
+def too_short(config: RunConfig, env: EnvHandle, h0: LoadedHarness) -> str:
+    """Returns a line where an episode may take more actions than a run allows model calls, else ``""``.
+
+    Args:
+        config: The limits.
+        env: The environment.
+        h0: The starting harness, with limits of its own.
+    """
+    spec = env.prototype.domain.spec
+    needed = spec.easy.calls or spec.max_steps
+    try:
+        own = wait_for(_max_turns(h0))
+    except HarnessError:  # the first rollouts tell
+        return ""
+    limit = config.agent.limits.max_turns or sys.maxsize
+    allowed, who = min((own, f"{h0.name}.max_turns"), (limit, "--agent.max-turns"))
+    if allowed >= needed:
+        return ""
+    return f"an episode of {spec.name} may take {needed} actions, but {who} allows {allowed} model calls"
+
+
+async def _max_turns(harness: LoadedHarness) -> int:
+    session = await harness.open(0)
+    try:
+        return session.limits.max_turns
+    finally:
+        await session.close()
 
 
 def planned(config: RunConfig, env: EnvHandle) -> list[tuple[str, int]]:

@@ -12,6 +12,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from harness_sdk import models
 from harness_sdk.loader import LoadedHarness, load
 from harness_sdk.sandbox import confinement
 from harness_sdk.sync import wait_for
@@ -21,11 +22,13 @@ from optimizers.proposers.fst import FSTProposer
 from optimizers.proposers.offline.proposer import OfflineProposer
 from optimizers.proposers.offline.rewordings import PromptProposer
 from optimizers.proposers.protocol import Proposer
-from optimizers.record.rundir import RunDir
+from optimizers.record.inputs import file_digests, require_same, task_digests
+from optimizers.record.lock import only_process
+from optimizers.record.rundir import RunDir, RunDirError
 from optimizers.run import backend
 from optimizers.run.display import Display
 from optimizers.run.outcomes import Result
-from optimizers.run.plan import kinds, planned, require_tasks
+from optimizers.run.plan import kinds, planned, require_tasks, too_short
 from optimizers.run.whale import Parts, Run
 from optimizers.weights.build import build as build_update
 from optimizers.weights.build import update_class
@@ -76,6 +79,36 @@ def start(config: RunConfig, env: EnvHandle, out: Path, *, resume: bool) -> Resu
         ConfigError: The environment, the model or the machine is not fit for it; the message says what to change.
         RunDirError: The directory cannot be used.
     """
+    h0, proposer = fit(config, env)
+    source = backend.resolved(config.backend, config.model)
+    with only_process(out):
+        run = RunDir.open(out, asdict(config), resume=resume)
+        if resume and (out / "result.json").is_file():
+            return Result.from_json(json.loads((out / "result.json").read_text("utf-8")))
+        try:
+            require_same(run, _inputs(config, env, h0, source))
+            return _played(config, env, run, h0, proposer, source)
+        except BaseException:
+            if set(run.done()) <= {"backend"}:
+                run.discard()
+            raise
+
+
+def fit(config: RunConfig, env: EnvHandle) -> tuple[LoadedHarness, Proposer]:
+    """Checks that a run can begin, as far as that is known without its model; downloads and writes nothing.
+
+    Args:
+        config: What to do.
+        env: The environment, all splits.
+
+    Returns:
+        The starting harness, and who proposes others.
+
+    Raises:
+        ConfigError: As `start`.
+        harness_sdk.loader.HarnessLoadError: There is no such harness.
+        harness_sdk.models.ModelNotFoundError: There is no such model.
+    """
     searches = "harness" in kinds(config)
     if searches and not confinement().available and not config.search.allow_uncaged:
         raise ConfigError(
@@ -87,17 +120,32 @@ def start(config: RunConfig, env: EnvHandle, out: Path, *, resume: bool) -> Resu
         update_class(config.weights)
     spec = env.prototype.domain.spec
     h0 = load(config.harness or spec.baseline, env=spec.name)
-    proposer = _proposer(config, h0, env) if searches else OfflineProposer()
-    source = backend.resolved(config.backend, config.model)
-    run = RunDir.open(out, asdict(config), resume=resume)
-    if resume and (out / "result.json").is_file():
-        return Result.from_json(json.loads((out / "result.json").read_text("utf-8")))
-    try:
-        return _played(config, env, run, h0, proposer, source)
-    except BaseException:
-        if set(run.done()) <= {"backend"}:
-            run.discard()
-        raise
+    if config.model not in models.BUILT_IN:  # those may have to be downloaded
+        backend.resolved(config.backend, config.model)
+    return h0, _proposer(config, h0, env) if searches else OfflineProposer()
+
+
+def require_writable(out: Path) -> None:
+    """Checks that a run directory could be made, without making it.
+
+    Raises:
+        RunDirError: It could not.
+    """
+    there = next(folder for folder in (out, *out.absolute().parents) if folder.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        raise RunDirError(f"cannot write to {out}: {there} is {'not writable' if there.is_dir() else 'no folder'}")
+
+
+def _inputs(config: RunConfig, env: EnvHandle, h0: LoadedHarness, source: str) -> dict[str, str]:
+    """Returns digests of what would make a run another one if it changed on the way."""
+    module = type(env.prototype.domain).__module__
+    files = _given(config) if module.startswith("whale_env.") else [*_given(config), *_source(env)]
+    return {
+        f"the starting harness {config.harness or h0.name}": h0.id,
+        **task_digests(env),
+        **file_digests(files, "the file"),
+        **file_digests([Path(source)] if Path(source).is_dir() else [], "the model"),
+    }
 
 
 def _played(
@@ -108,6 +156,8 @@ def _played(
     kept = replace(config.backend, dtype=run.result("backend")["dtype"])
     total = sum(count for _, count in planned(config, env))
     with backend.opened(kept, source) as policy, Display(total) as display:
+        if note := too_short(config, env, h0):
+            display.line(f"note: {note}")
         update = None
         if "weights" in kinds(config):
             backend.require_token_ids(policy)
@@ -119,7 +169,6 @@ def _trained(model: str, device: str) -> Any:
     """Loads the model that is trained: master weights in float32."""
     import torch
 
-    from harness_sdk import models
     from harness_sdk.policies.loading import load as load_model
 
     return load_model(models.resolve(model), torch.float32).to(device)
@@ -135,10 +184,20 @@ def _proposer(config: RunConfig, h0: LoadedHarness, env: EnvHandle) -> Proposer:
 
 def _answers(config: RunConfig, env: EnvHandle) -> list[Path]:
     """Returns what a proposer must not read: the files that the environment was given, and its own source."""
+    return [*_given(config), *_source(env)]
+
+
+def _given(config: RunConfig) -> list[Path]:
+    """Returns the files and folders that the environment was given."""
     said = list(_texts(json.loads(config.env_args)))
     files = [os.path.expanduser(part) for text in said for part in (text, text.partition(":")[2]) if part]
-    files.append(getattr(sys.modules.get(type(env.prototype.domain).__module__), "__file__", None) or "")
     return [Path(file) for file in files if os.path.exists(file)]
+
+
+def _source(env: EnvHandle) -> list[Path]:
+    """Returns the file that defines the domain."""
+    file = getattr(sys.modules.get(type(env.prototype.domain).__module__), "__file__", None)
+    return [Path(file)] if file and os.path.exists(file) else []
 
 
 def _texts(data: Any) -> Iterator[str]:

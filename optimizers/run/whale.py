@@ -23,7 +23,7 @@ from harness_sdk.rollout import RolloutConfig, jobs_for
 from harness_sdk.sandbox import confinement
 from optimizers.archive.records import Entry, HarnessScore
 from optimizers.archive.store import Archive
-from optimizers.config import RunConfig
+from optimizers.config import ConfigError, RunConfig
 from optimizers.proposers.protocol import Proposal, Proposer
 from optimizers.record.ledger import AgentCost, Ledger
 from optimizers.record.played import Played, play
@@ -97,6 +97,7 @@ class Run:
         self._policy, self._update = parts.policy, parts.update
         self.harness = h0
         self.version = 0
+        self._unit_began = time.monotonic()
         self._load_weights()
 
     def _load_weights(self) -> None:
@@ -185,10 +186,7 @@ class Run:
         with self.run.folder(f"checkpoints/step-{version:06d}") as folder:
             update.save(folder)
         self._policy.load_weights(update.weights(), version)
-        self.run.append(
-            METRICS,
-            {"phase": phase.name, "cycle": phase.cycle, "step": version, "harness": self.harness.id} | step,
-        )
+        self._log(phase, {"step": version, "harness": self.harness.id} | step)
         return step
 
     def _forget_checkpoints(self) -> None:
@@ -246,8 +244,7 @@ class Run:
         outcome = await self._search.iterate(at, proposals, scoring)
         self._ledger.agent(phase.name, AgentCost.total(scoring.costs))
         for one in outcome.scored:
-            where = {"phase": phase.name, "cycle": at.cycle, "iteration": at.iteration, "harness": one.id}
-            self.run.append(METRICS, where | asdict(one.score))
+            self._log(phase, {"iteration": at.iteration, "harness": one.id} | asdict(one.score))
         return outcome.to_json()
 
     def _tell(self, label: str, outcome: Outcome) -> None:
@@ -283,7 +280,10 @@ class Run:
         summary, played = await evaluate(
             self._open_env, self.harness, self._policy, self._test, k, config, self.display.rollout
         )
-        if trouble := warning(played.trajectories):
+        trouble = warning(played.trajectories)
+        if name == "base" and set(summary.failures) == {"harness_error"} and trouble:
+            raise ConfigError(f"the starting harness {self.harness.name} does not work: {trouble}")
+        if trouble:
             self.display.line(f"test {name}: warning: {trouble}")
         self._book(f"test-{name}", played)
         pair = {"phase": name, "harness": self.harness.id, "weights_version": self.version}
@@ -313,7 +313,7 @@ class Run:
         try:
             return self.run.result(key)
         except KeyError:
-            began = time.monotonic()
+            began = self._unit_began = time.monotonic()
             self._policy.forget()  # a resumed run has an empty cache, so every unit begins with one
             with self.run.guarded():
                 result = await work()
@@ -321,6 +321,11 @@ class Run:
 
     def _rollouts(self, phase: str) -> RolloutConfig:
         return self.config.agent.rollouts(self.config.seed, phase)
+
+    def _log(self, phase: Phase, record: dict[str, Any]) -> None:
+        """Logs a line of metrics with when it was written, and how long its unit of work took till then."""
+        times = {"time": time.time(), "seconds": round(time.monotonic() - self._unit_began, 3)}
+        self.run.append(METRICS, {"phase": phase.name, "cycle": phase.cycle} | record | times)
 
     def _book(self, name: str, played: Played) -> None:
         """Books what rollouts cost, and keeps them."""

@@ -41,7 +41,7 @@ def generated(name: str, settings: Mapping[str, Any]) -> list[dict[str, Any]]:
         InputError: No such data set, a setting that it refuses, or a scorer that credits nonsense.
     """
     if find_spec("reasoning_gym") is None:
-        raise MissingPackageError("reasoning-gym is not installed: pip install 'whale-rl[reasoning]'")
+        raise MissingPackageError("reasoning-gym is not installed: pip install -e '.[reasoning]'")
     environment = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     try:
         done = subprocess.run(

@@ -94,7 +94,7 @@ class ChessDomain:
         (MOVE,),
         max_steps=32,
         max_invalid=4,
-        easy=Easy({"tiers": ["1", "2"]}),
+        easy=Easy({"tiers": ["1", "2"]}, calls=3),
         baseline="reference_harnesses.chess.h0:ChessH0",
     )
 

@@ -91,7 +91,7 @@ class MathDomain:
         max_steps=32,
         max_invalid=8,
         blocking=True,
-        easy=Easy({"tiers": ["1"]}, tokens=128),
+        easy=Easy({"tiers": ["1"]}, calls=3, tokens=128),
         baseline="reference_harnesses.math.h0:MathH0",
     )
 

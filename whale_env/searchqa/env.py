@@ -94,7 +94,7 @@ def searchqa_env(
 
         "faiss:/data/vectors@contriever=/models/contriever@/data/corpus.jsonl"
 
-    All of these need ``pip install 'whale-rl[search]'``, the dense ones ``faiss-cpu`` as well.
+    All of these need ``pip install -e '.[search]'``, the dense ones ``faiss-cpu`` as well.
 
     Raises:
         whale_env.rows.DatasetError: A data set or the corpus cannot be read, a row is bad, or nothing is left.
@@ -129,7 +129,7 @@ class SearchQADomain:
         max_steps=32,
         max_invalid=8,
         blocking=True,
-        easy=Easy({"hops": 1}, tokens=96),
+        easy=Easy({"hops": 1}, calls=3, tokens=96),
         baseline="reference_harnesses.searchqa.h0:SearchQAH0",
         listing={"retriever": "none"},
     )

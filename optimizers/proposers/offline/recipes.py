@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, field
 from statistics import fmean
 from typing import Any, Literal
 
+from harness_sdk.harness import Harness
 from whale_env.json_schema import main_type
 from whale_env.types import Observation, ToolSpec
 
@@ -197,7 +198,7 @@ class Recipe:
     inform: str = ""
     few: bool = False
     examples: int = 0
-    max_turns: int = 16
+    max_turns: int = Harness.max_turns
     max_failures: int = 2
     max_tokens_per_turn: int = 64
     mechanisms: tuple[str, ...] = field(default=())
