@@ -171,8 +171,8 @@ class _Run:
         session: HarnessSession | None = None
         try:
             self._env, first = self._handle.open(self._job.task, self._seed)
-            # A harness that knew the split could behave in search as it does not elsewhere: all tasks look alike to it.
-            shown = replace(self._job.task, split="train")
+            # One that knew the split or the data set could behave in search as it does not elsewhere: all look alike.
+            shown = replace(self._job.task, split="train", source="")
             episode = Episode(shown, self._env.tools, first, first)
             session = await self._job.harness.open(self._seed)
             stopped = await self._loop(session, episode, self._env)

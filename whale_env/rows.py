@@ -113,7 +113,7 @@ def read_distinct(
     for index in sorted(kept, key=lambda index: "train" in plan[index][1]):
         source, splits = plan[index]
         for where, row in read_rows(source):
-            item = read(row, where, splits)
+            item = read(_with_source(row, source), where, splits)
             if item is None:
                 continue
             first = seen.setdefault(item.id, item)
@@ -122,6 +122,20 @@ def read_distinct(
             elif answer(first) != answer(item):
                 _log.warning("%s repeats a task with another reference answer; the first one stays", where)
     return [item for items in kept.values() for item in items]
+
+
+def source_of(row: Row) -> str:
+    """Returns the name of the data set that `read_distinct` wrote into a row, or an empty string."""
+    source = row.get("source", "")
+    return source if isinstance(source, str) else ""
+
+
+def _with_source(row: Row, name: str) -> Row:
+    """Returns a row that names the data set it comes from: a mixture's own word for it, else the data set's name."""
+    said = next((row[key] for key in ("source", "data_source") if isinstance(row.get(key), str) and row[key]), None)
+    path = Path(name)
+    stem = path.name if name.lower() in HUB or not path.exists() else path.name.partition(".")[0]
+    return {**row, "source": said or stem}
 
 
 def _rows(source: str, path: Path) -> Iterator[Any]:

@@ -136,22 +136,26 @@ class Task:
         id: Unique within its environment and the same in every process.
         env: The environment's domain name.
         split: Which split it belongs to.
-        data: Public facts about the task (tier, source, …).
+        data: Public facts about the task (tier, topic, …).
+        source: The data set it comes from, for slices and results by source; empty where there is only one. A
+            harness does not see it.
     """
 
     id: str
     env: str
     split: Split
     data: Mapping[str, Json] = field(default_factory=dict)
+    source: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Returns the task as JSON data."""
-        return {"id": self.id, "env": self.env, "split": self.split, "data": dict(self.data)}
+        data: dict[str, Any] = {"id": self.id, "env": self.env, "split": self.split, "data": dict(self.data)}
+        return {**data, "source": self.source} if self.source else data
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Task:
         """Rebuilds a task from `to_json`."""
-        return cls(data["id"], data["env"], data["split"], data["data"])
+        return cls(data["id"], data["env"], data["split"], data["data"], data.get("source", ""))
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from optimizers.commands.cli import one_line_errors, read_config
 from optimizers.config import ConfigError, RunConfig
 from optimizers.search.best_of import BestOf, best_of
 from whale_env.core import EnvHandle
+from whale_env.slices import task_slice
 from whale_env.types import Task
 
 
@@ -43,7 +44,7 @@ def _searched(config: RunConfig) -> tuple[EnvHandle, Sequence[Task]]:
     from whale_env.registry import arguments_from, handle
 
     env = handle(config.env, arguments_from(config.env_args)).sealed()
-    tasks = env.tasks("search")[: config.search.examples or None]
+    tasks = task_slice(env.tasks("search"), config.search.examples, config.seed)
     if not tasks:
         raise ConfigError(f"{config.env} has no task in its search split, which best-of-N is played on")
     return env, tasks

@@ -54,7 +54,7 @@ class EvaluateFlags:
     evaluation: Annotated[EvaluationConfig, Inline] = field(default_factory=lambda: EvaluationConfig(tasks=128))
     """How many rollouts."""
     seed: int = 0
-    """Seed of the rollouts."""
+    """Seed of the rollouts, and of which tasks are taken where not all are."""
     agent: Annotated[AgentConfig, Inline] = field(default_factory=AgentConfig)
     """How the model samples, and limits."""
     backend: BackendConfig = field(default_factory=BackendConfig)
@@ -92,7 +92,7 @@ def _defaults(run: Path | None) -> EvaluateFlags:
     if run is None:
         return EvaluateFlags()
     config, _ = _of_run(run)
-    own = {name: getattr(config, name) for name in ("env", "env_args", "model", "agent", "backend")}
+    own = {name: getattr(config, name) for name in ("env", "env_args", "model", "seed", "agent", "backend")}
     return EvaluateFlags(run, **own)
 
 
@@ -127,6 +127,7 @@ def evaluate_pair(flags: EvaluateFlags) -> Measured:
     from harness_sdk.loader import load, load_source
     from optimizers.run.backend import opened, resolved
     from whale_env.registry import arguments_from, handle
+    from whale_env.slices import task_slice
 
     require_bounds(flags, "--")
     checked_backend(flags.backend)
@@ -137,7 +138,7 @@ def evaluate_pair(flags: EvaluateFlags) -> Measured:
         harness = load_source(pair.source, env=spec.name, allow_uncaged=flags.allow_uncaged)
     else:
         harness = load(pair.harness or spec.baseline, env=spec.name)
-    tasks = env.tasks(flags.split)[: size.tasks or None]
+    tasks = task_slice(env.tasks(flags.split), size.tasks, flags.seed)
     if not tasks:
         raise ConfigError(f"{flags.env} has no task in its {flags.split} split; choose another with --split")
     done = 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 
 from harness_sdk.loader import LoadedHarness
 from harness_sdk.session import HarnessError
@@ -12,17 +11,12 @@ from optimizers.config import ConfigError, RunConfig
 from optimizers.run.schedule import phases
 from optimizers.weights.prompts import epoch_steps
 from whale_env.core import EnvHandle
-from whale_env.types import Split, Task
+from whale_env.types import Split
 
 
 def kinds(config: RunConfig) -> set[str]:
     """Returns the kinds of phases that a method has: ``weights``, ``harness``."""
     return {phase.kind for phase in phases(config.method, config.schedule.cycles)}
-
-
-def first_tasks(env: EnvHandle, split: Split, count: int) -> Sequence[Task]:
-    """Returns the first tasks of a split; 0 gives all."""
-    return env.tasks(split)[: count or None]
 
 
 def require_tasks(config: RunConfig, env: EnvHandle) -> None:
@@ -84,9 +78,9 @@ def planned(config: RunConfig, env: EnvHandle) -> list[tuple[str, int]]:
     """
     weights, search, adaptive = config.weights, config.search, config.method == "adaptive"
     most = "at most " if adaptive else ""
-    train = len(first_tasks(env, "train", config.train_tasks))
-    examples = len(first_tasks(env, "search", search.examples))
-    evaluation = len(first_tasks(env, "test", config.evaluation.tasks)) * config.evaluation.k
+    train = _size(env, "train", config.train_tasks)
+    examples = _size(env, "search", search.examples)
+    evaluation = _size(env, "test", config.evaluation.tasks) * config.evaluation.k
     rows = [("test base", evaluation)]
     for phase in phases(config.method, config.schedule.cycles):
         if phase.kind == "weights":
@@ -105,3 +99,7 @@ def planned(config: RunConfig, env: EnvHandle) -> list[tuple[str, int]]:
         rows.append((f"test after {phase.name}", evaluation))
         rows.append((f"selection after {phase.name}", examples * search.samples))
     return rows
+
+
+def _size(env: EnvHandle, split: Split, count: int) -> int:
+    return min(count or sys.maxsize, len(env.tasks(split)))

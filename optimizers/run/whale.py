@@ -32,7 +32,7 @@ from optimizers.report.page import ReportError, write_report
 from optimizers.run.display import Display
 from optimizers.run.evaluation import evaluate, gain, warning
 from optimizers.run.outcomes import PairEvaluation, Result, WeightStep
-from optimizers.run.plan import first_tasks, kinds, require_tasks
+from optimizers.run.plan import kinds, require_tasks
 from optimizers.run.schedule import Phase, harness_over, phases, weights_over
 from optimizers.search.build import build_search
 from optimizers.search.protocol import Bench, Outcome, Place
@@ -40,6 +40,7 @@ from optimizers.search.scoring import Scoring, score
 from optimizers.weights.prompts import PromptSampler
 from optimizers.weights.protocol import WeightUpdate
 from whale_env.core import EnvHandle
+from whale_env.slices import task_slice
 
 
 @runtime_checkable
@@ -90,9 +91,9 @@ class Run:
         require_tasks(config, env)
         self._bench = Bench.of(config.search, config.seed, self._env, self._archive, proposer, h0)
         self._search = build_search(config.search.method, self._bench)
-        self._test = first_tasks(env, "test", config.evaluation.tasks)
+        self._test = task_slice(env.tasks("test"), config.evaluation.tasks, config.seed)
         if "weights" in kinds(config):
-            train = first_tasks(env, "train", config.train_tasks)
+            train = task_slice(env.tasks("train"), config.train_tasks, config.seed)
             self._prompts = PromptSampler(train, config.weights.prompts, config.seed)
         self._policy, self._update = parts.policy, parts.update
         self.harness = h0

@@ -22,6 +22,7 @@ from optimizers.search.checks import checker
 from optimizers.search.retest import Retest
 from optimizers.search.scoring import Harnesses, Scorer
 from whale_env.core import EnvHandle
+from whale_env.slices import task_slice
 from whale_env.types import Task
 
 CHECKED = 3
@@ -66,7 +67,7 @@ class Bench:
             proposer: Writes candidates.
             h0: The harness that the run begins with; it may be trusted.
         """
-        tasks = env.tasks("search")[: config.examples or None]
+        tasks = task_slice(env.tasks("search"), config.examples, seed)
         if not tasks:
             raise ConfigError(f"{env.name} has no task in its search split")
         harnesses = Harnesses(archive, env.prototype.domain.spec.name, allow_uncaged=config.allow_uncaged)

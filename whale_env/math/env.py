@@ -106,7 +106,7 @@ class MathDomain:
         for problem in problems:
             facts = {"tier": problem.tier, "topic": problem.topic}
             shown: dict[str, Json] = {name: value for name, value in facts.items() if value}
-            self._tasks[problem.split].append(Task(problem.id, "math", problem.split, shown))
+            self._tasks[problem.split].append(Task(problem.id, "math", problem.split, shown, problem.source))
 
     def tasks(self, split: Split) -> Sequence[Task]:
         """Returns the public tasks of a split, in the order of the data."""

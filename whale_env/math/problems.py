@@ -17,7 +17,7 @@ from typing import Any
 from whale_env.arguments import check_whole, read_names
 from whale_env.math.generator import TIERS, generate
 from whale_env.math.verifier import UnparsableReferenceError, boxed_answer, check_reference
-from whale_env.rows import DatasetError, Row, read_distinct
+from whale_env.rows import DatasetError, Row, read_distinct, source_of
 from whale_env.splits import Plan, split_of, text_key
 from whale_env.types import Split
 
@@ -47,6 +47,7 @@ class Problem:
         split: Where it belongs.
         tier: ``"1"`` (easiest) to ``"5"``, or None where the data set does not say.
         topic: Subject, or an empty string.
+        source: The data set it comes from.
     """
 
     id: str
@@ -55,6 +56,7 @@ class Problem:
     split: Split
     tier: str | None = None
     topic: str = ""
+    source: str = ""
 
 
 def load_problems(
@@ -119,7 +121,7 @@ def read_problem(row: Row, where: str, splits: Sequence[Split]) -> Problem:
     key = text_key(text)
     level = _LEVEL.fullmatch(str(columns.get("tier", columns.get("level", ""))).strip())
     topic = next((columns[name] for name in ("topic", "subject", "type") if isinstance(columns.get(name), str)), "")
-    return Problem(key, text, answer, split_of(key, splits), level.group(1) if level else None, topic)
+    return Problem(key, text, answer, split_of(key, splits), level.group(1) if level else None, topic, source_of(row))
 
 
 @lru_cache(maxsize=1 << 15)

@@ -148,7 +148,7 @@ class SearchQADomain:
         self._tasks: dict[Split, list[Task]] = {"train": [], "search": [], "test": []}
         for question in questions:
             shown = {} if question.hops is None else {"hops": question.hops}
-            self._tasks[question.split].append(Task(question.id, "searchqa", question.split, shown))
+            self._tasks[question.split].append(Task(question.id, "searchqa", question.split, shown, question.source))
 
     def tasks(self, split: Split) -> Sequence[Task]:
         """Returns the public tasks of a split, in the order of the data."""

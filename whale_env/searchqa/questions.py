@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from whale_env.arguments import check_whole
-from whale_env.rows import DatasetError, Row, read_distinct
+from whale_env.rows import DatasetError, Row, read_distinct, source_of
 from whale_env.searchqa.verifier import normalised
 from whale_env.splits import Plan, split_of, text_key
 from whale_env.types import SPLITS, Split
@@ -40,6 +40,7 @@ class Question:
         answers: Accepted answers. Kept out of ``repr``, so that no log shows them.
         split: Where it belongs.
         hops: How many passages an answer needs, or None where the data set does not say.
+        source: The data set it comes from.
     """
 
     id: str
@@ -47,6 +48,7 @@ class Question:
     answers: tuple[str, ...] = field(repr=False)
     split: Split
     hops: int | None = None
+    source: str = ""
 
 
 def load_questions(plan: Plan = (), *, hops: int | None = None, limit: int | None = None) -> tuple[Question, ...]:
@@ -102,7 +104,8 @@ def read_question(row: Row, where: str, splits: Sequence[Split]) -> Question | N
         raise DatasetError(f"{where} has no usable answer in {', '.join(_ANSWER_COLUMNS)}; {shown}")
     hops = columns.get("hops", 2 if columns.get("type") in ("bridge", "comparison") else None)
     key = text_key(text)
-    return Question(key, text.strip(), answers, split_of(key, splits), hops if isinstance(hops, int) else None)
+    known = hops if isinstance(hops, int) else None
+    return Question(key, text.strip(), answers, split_of(key, splits), known, source_of(row))
 
 
 def _filled(value: Any) -> bool:
