@@ -113,7 +113,7 @@ def read_distinct(
     for index in sorted(kept, key=lambda index: "train" in plan[index][1]):
         source, splits = plan[index]
         for where, row in read_rows(source):
-            item = read(_with_source(row, source), where, splits)
+            item = read(with_source(row, source), where, splits)
             if item is None:
                 continue
             first = seen.setdefault(item.id, item)
@@ -130,7 +130,7 @@ def source_of(row: Row) -> str:
     return source if isinstance(source, str) else ""
 
 
-def _with_source(row: Row, name: str) -> Row:
+def with_source(row: Row, name: str) -> Row:
     """Returns a row that names the data set it comes from: a mixture's own word for it, else the data set's name."""
     said = next((row[key] for key in ("source", "data_source") if isinstance(row.get(key), str) and row[key]), None)
     path = Path(name)

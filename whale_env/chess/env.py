@@ -7,6 +7,7 @@ and connects the two to the domain protocols.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from whale_env.chess.puzzles import EMBEDDED, Puzzle, load_puzzles
 from whale_env.chess.verifier import LineState, parse_move, said_in, start_line
 from whale_env.core import DomainSpec, Easy, Outcome, ToolEnv, said_verbatim
 from whale_env.errors import InputError
+from whale_env.splits import Plan, Source, plan_of
 from whale_env.text_files import stamp
 from whale_env.types import Observation, Score, Split, Task, ToolCall, ToolSpec
 
@@ -34,7 +36,7 @@ MOVE = ToolSpec(
 
 def chess_env(
     *,
-    source: str | None = None,
+    source: Source = None,
     tiers: Sequence[str] | None = None,
     themes: Sequence[str] | None = None,
     rating: Sequence[int] | None = None,
@@ -45,7 +47,8 @@ def chess_env(
     """Makes the chess environment (``whale/Chess-v0``).
 
     Args:
-        source: A Lichess puzzle file (``.csv`` or ``.csv.zst``); None takes the embedded puzzles.
+        source: A Lichess puzzle file (``.csv`` or ``.csv.zst``), several, or a mapping from split to those, e.g.
+            ``{"train": "train.csv", "search": "search.csv", "test": "test.csv"}``. None takes the embedded puzzles.
         tiers: Keep these tiers (`whale_env.chess.puzzles.tier_of`), e.g. ``["1"]``.
         themes: Keep puzzles with one of these Lichess themes, e.g. ``["mateIn1"]``.
         rating: Keep puzzles rated ``[lowest, highest]``.
@@ -63,27 +66,34 @@ def chess_env(
     if rating is not None and len(rating) != 2:
         raise InputError(f"rating must be [lowest, highest], not {rating!r}")
     puzzles = _load(
-        str(source or EMBEDDED),
+        (plan := plan_of(source or str(EMBEDDED))),
         None if tiers is None else tuple(tiers),
         None if themes is None else tuple(themes),
         None if rating is None else (int(rating[0]), int(rating[1])),
         limit,
-        stamp(source or EMBEDDED),
+        stamp(*(name for name, _ in plan)),
     )
     return ToolEnv(ChessDomain(puzzles), split=split, render_mode=render_mode)
 
 
 @lru_cache(maxsize=8)
 def _load(
-    source: str,
+    plan: Plan,
     tiers: tuple[str, ...] | None,
     themes: tuple[str, ...] | None,
     rating: tuple[int, int] | None,
     limit: int | None,
-    file: Hashable,
+    files: Hashable,
 ) -> tuple[Puzzle, ...]:
-    """Loads puzzles, or finds them again if the stamp of the ``file`` is the same."""
-    return load_puzzles(Path(source), tiers=tiers, themes=themes, rating=rating, limit=limit)
+    """Loads puzzles, or finds them again if the stamp of the ``files`` is the same.
+
+    A position of a file kept for testing is not taken from another one.
+    """
+    found: dict[str, Puzzle] = {}
+    for name, splits in sorted(plan, key=lambda part: "train" in part[1]):
+        for puzzle in load_puzzles(Path(name), tiers=tiers, themes=themes, rating=rating, limit=limit):
+            found.setdefault(puzzle.key, replace(puzzle, among=splits))
+    return tuple(found.values())[:limit]
 
 
 class ChessDomain:

@@ -29,7 +29,7 @@ from whale_env.errors import InputError
 from whale_env.rows import DatasetError
 from whale_env.splits import split_of
 from whale_env.text_files import read_lines
-from whale_env.types import Split
+from whale_env.types import SPLITS, Split
 from whale_env.wording import did_you_mean
 
 EMBEDDED = Path(__file__).parents[1] / "data" / "chess_puzzles.csv.zst"
@@ -81,6 +81,7 @@ class Puzzle:
         themes: Lichess theme names (``mateIn1``, ``endgame``, …).
         legal_moves: How many legal moves the solver has at first.
         key: Fingerprint of the position to solve, the same for its mirror images (`position_key`).
+        among: The splits among which its file is divided.
     """
 
     id: str
@@ -90,6 +91,7 @@ class Puzzle:
     themes: tuple[str, ...]
     legal_moves: int
     key: str
+    among: tuple[Split, ...] = SPLITS
 
     @property
     def solver_moves(self) -> int:
@@ -103,8 +105,8 @@ class Puzzle:
 
     @property
     def split(self) -> Split:
-        """The split, by the position alone: the same whatever the file, its order or the filters."""
-        return split_of(self.key)
+        """The split, by the position and the file's splits alone: the same whatever the order or the filters."""
+        return split_of(self.key, self.among)
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,6 +288,25 @@ class _Filter:
 
     def admits_tier(self, puzzle: Puzzle) -> bool:
         return self.tiers is None or puzzle.tier in self.tiers
+
+
+def rows_of(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
+    """Yields the rows of a puzzle file unchecked: line in the file, and cells by column name.
+
+    Raises:
+        PuzzleFileError: The file cannot be read.
+    """
+    with _open_lines(path) as lines:
+        yield from _rows(path, lines)
+
+
+def puzzle_of(row: dict[str, str]) -> Puzzle:
+    """Checks a row and makes a puzzle of it.
+
+    Raises:
+        ValueError: It is not a legal puzzle.
+    """
+    return _puzzle(row, _rating(row))
 
 
 def _is_embedded(path: Path) -> bool:
