@@ -144,6 +144,7 @@ def _trusted(module: ModuleType, class_name: str, source: str | None, ref: str) 
         chosen = classes[class_name]
     else:
         own = [item for item in classes.values() if item.__module__ == module.__name__ and item is not Harness]
+        own = [item for item in own if not any(item in other.__mro__[1:] for other in own)]
         if len(own) != 1:
             names = ", ".join(item.__name__ for item in own) or "none"
             raise HarnessLoadError(f"{ref!r} defines {len(own)} Harness subclasses ({names}); name one as {ref}:Class")

@@ -292,7 +292,7 @@ REFUSED: list[tuple[str, str]] = [
     ("harness-class", "x = 1"),
     ("harness-class", ""),
     ("harness-class", top("class Other(Harness): pass")),
-    ("harness-class", top("class Other(Mine): pass")),
+    ("harness-class", top("class Other(Harness): pass")),
     ("hook-signature", member("def parse(self, text): return []")),
     ("hook-signature", member("def pack(self): return []")),
     ("hook-signature", member("def recover(self, failure, episode, extra): return ''")),

@@ -74,5 +74,10 @@ def _check(source: str, class_name: str) -> tuple[list[Problem], str | None]:
     uncompiled = compile_only(module, source)
     if uncompiled is not None:
         found.append(uncompiled)
-    harnesses = [node.name for node in contract.find(tree) if class_name in ("", node.name)]
-    return found, harnesses[0] if len(harnesses) == 1 else None
+    harnesses = contract.find(tree)
+    named = (
+        [node.name for node in harnesses if node.name == class_name]
+        if class_name
+        else [node.name for node in contract.last(harnesses)]
+    )
+    return found, named[0] if len(named) == 1 else None

@@ -40,13 +40,19 @@ def find(tree: Tree) -> list[ast.ClassDef]:
     return list(found.values())
 
 
+def last(found: list[ast.ClassDef]) -> list[ast.ClassDef]:
+    """Returns the classes that no other one of them extends: a file with a base and one that extends it has one."""
+    extended = {base.id for node in found for base in node.bases if isinstance(base, ast.Name)}
+    return [node for node in found if node.name not in extended]
+
+
 def check(tree: Tree, class_name: str = "") -> Iterator[Problem]:
     """Yields every problem with classes and with the harness: the named one, or the only one."""
     found = find(tree)
-    exceptions = {name for name, node in tree.classes.items() if node.bases} - {node.name for node in found}
+    extended = {name for name, node in tree.classes.items() if node.bases}
     for node in tree.nodes:
         if isinstance(node, ast.ClassDef):
-            yield from _class(tree, node, exceptions)
+            yield from _class(tree, node, extended)
         elif is_definition(node):
             yield from _decorators(tree, node)
             if tree.method_class(node):
@@ -58,8 +64,9 @@ def check(tree: Tree, class_name: str = "") -> Iterator[Problem]:
     if found and class_name and class_name not in names:
         fix = tree.hint(class_name, f"name one of: {shortened(', '.join(names), 200)}", names)
         yield tree.problem(tree.module, "harness-class", f"the file defines no harness {shortened(class_name)!r}", fix)
-    for extra in [] if class_name else found[1:]:
-        message = f"{shortened(extra.name)!r} is a second harness beside {shortened(found[0].name)!r}"
+    only = last(found)
+    for extra in [] if class_name else only[1:]:
+        message = f"{shortened(extra.name)!r} is a second harness beside {shortened(only[0].name)!r}"
         fix = "keep one and merge what you need of the other into it, or say which: `file.py:Class`"
         yield tree.problem(extra, "harness-class", message, fix)
     used = used_names(tree.nodes)
@@ -67,7 +74,7 @@ def check(tree: Tree, class_name: str = "") -> Iterator[Problem]:
         yield from _harness(tree, node, used)
 
 
-def _class(tree: Tree, node: ast.ClassDef, exceptions: set[str]) -> Iterator[Problem]:
+def _class(tree: Tree, node: ast.ClassDef, own: set[str]) -> Iterator[Problem]:
     if not isinstance(tree.parents[node], ast.Module):
         yield tree.problem(node, "class-placement", "a class stands inside something", "move it to the top level")
     for keyword in node.keywords:
@@ -77,7 +84,7 @@ def _class(tree: Tree, node: ast.ClassDef, exceptions: set[str]) -> Iterator[Pro
     for base in node.bases:
         plain = isinstance(base, ast.Name) and base.id not in tree.imports and base.id not in tree.module_names
         name = base.id if isinstance(base, ast.Name) and plain else tree.origin(base)
-        if name not in BASES and not (isinstance(base, ast.Name) and base.id in exceptions):
+        if name not in BASES and not (isinstance(base, ast.Name) and base.id in own):
             fix = "extend `Harness`, `typing.NamedTuple`, `typing.TypedDict`, `ValueError`, or nothing"
             yield tree.problem(base, "base-class", f"{described(base)} may not be a base class", fix)
     if len(node.bases) > 1:

@@ -7,17 +7,24 @@ observations and tools. None knows a rule of a domain, reads an answer, or decid
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
+from typing import Any
 
-from harness_sdk.loader import harness_id
+from harness_sdk.loader import harness_id, load
 from harness_sdk.randomness import derive_seed
+from harness_sdk.validator import validate
 from optimizers.archive.records import Entry, HarnessScore
+from optimizers.proposers.offline.extending import extend
 from optimizers.proposers.offline.recipes import Facts, Recipe
 from optimizers.proposers.offline.templates import render
 from optimizers.proposers.protocol import Brief, Proposal, Proposed, first_new
+from whale_env.core import DomainSpec
+from whale_env.errors import WhaleError
+from whale_env.registry import declared
 
 STAGES: Mapping[str, float] = {"wrong": 0.3, "illegal": 0.03, "budget": 0.03}
 """How far a failed rollout came: valid but wrong, read but invalid. Unread is 0, solved is 1."""
@@ -242,7 +249,8 @@ class OfflineProposer:
         base = self._base(brief)
         recipe = recipe_of(brief, base)
         plans = self._plans(brief, base, recipe, known, facts, rng)
-        written = (_write(names, recipe, known, facts, base.id) for names in plans)
+        kept = _kept(brief, base, recipe)
+        written = (_write(names, recipe, known, facts, base.id, kept) for names in plans)
         new = ((harness_id(p.source, p.name), p) for p in written if p is not None)
         return first_new(brief, chain(_again(brief), new))
 
@@ -311,6 +319,55 @@ def recipe_of(brief: Brief, entry: Entry) -> Recipe:
     return Recipe.read(brief.archive.source(entry.id))
 
 
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A harness that children extend instead of being written anew.
+
+    Attributes:
+        id: Its id in the archive.
+        name: Its name, for people.
+        recipe: What its source declares.
+        source: Its source.
+        class_name: Its class; empty where the source is not one that a candidate may hold.
+    """
+
+    id: str
+    name: str
+    recipe: Recipe
+    source: str = ""
+    class_name: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns what a child's traits keep of it."""
+        return {"id": self.id, "recipe": self.recipe.to_json()}
+
+
+def _kept(brief: Brief, base: Entry, recipe: Recipe) -> Kept | None:
+    """Returns what the children of a harness extend; None where a recipe stands for all of it.
+
+    It does for what was rendered from one, and for the harness that a domain offers to begin with.
+    """
+    if "recipe" in base.traits and "root" not in base.traits:
+        return None
+    root = base.traits.get("root", {"id": base.id, "recipe": recipe.to_json()})
+    entry, source = brief.archive.entry(root["id"]), brief.archive.source(root["id"])
+    if entry.parent is None and source in _baselines(brief.env):
+        return None
+    report = validate(source, brief.env)
+    if not report.ok:
+        report = validate(source, brief.env, entry.name)
+    class_name = report.class_name or "" if report.ok else ""
+    return Kept(entry.id, entry.name, Recipe.from_json(root["recipe"]), source, class_name)
+
+
+def _baselines(env: str) -> set[str]:
+    """Returns the sources that a domain's recipes were made for: its own baseline, and the plain `Harness`."""
+    found = {load(DomainSpec("", ()).baseline).source}
+    with contextlib.suppress(WhaleError):
+        found.add(load(declared(env).baseline).source)
+    return found
+
+
 def merit(score: HarnessScore) -> float:
     """Returns how far the mean rollout came (`STAGES`).
 
@@ -322,7 +379,7 @@ def merit(score: HarnessScore) -> float:
 
 
 def _write(
-    names: tuple[str, ...], recipe: Recipe, known: list[Mechanism], facts: Facts, parent: str
+    names: tuple[str, ...], recipe: Recipe, known: list[Mechanism], facts: Facts, parent: str, kept: Kept | None
 ) -> Proposal | None:
     by_name = {mechanism.name: mechanism for mechanism in known}
     changed = recipe
@@ -342,4 +399,12 @@ def _write(
     class_name = f"{names[-1]}{len(changed.mechanisms)}"
     source = render(changed, facts, class_name, f"{title}\n\nHypothesis: {hypothesis}\n")
     traits = {"recipe": changed.to_json(), "added": list(names)}
+    if kept is not None:
+        # The same recipe all along but for what was added, so that only that is written below the root's source.
+        before = render(kept.recipe, facts, class_name, "Before.")
+        extended = extend(kept.source, kept.class_name, before, source, class_name) if kept.class_name else None
+        if extended is not None and validate(extended, "").ok:
+            return Proposal(class_name, extended, parent, axis, hypothesis, {**traits, "root": kept.to_json()})
+        hypothesis += f" (Replaces the hooks of {kept.name}, which cannot be extended; keeps its texts and limits.)"
+        source = render(changed, facts, class_name, f"{title}\n\nHypothesis: {hypothesis}\n")
     return Proposal(class_name, source, parent, axis, hypothesis, traits)
