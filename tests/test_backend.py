@@ -88,9 +88,9 @@ def test_a_run_keeps_the_dtype_it_began_with(tiny_model: str, tmp_path: Path, mo
         asked.append(source)
         return "bfloat16/float32"
 
-    def local(source: str, *, dtype: str) -> TransformersPolicy:
+    def local(source: str, *, dtype: str, thinking: bool | None) -> TransformersPolicy:
         made.append(dtype)
-        return TransformersPolicy(source, dtype=dtype)
+        return TransformersPolicy(source, dtype=dtype, thinking=thinking)
 
     monkeypatch.setattr(backend, "fastest", fastest)
     monkeypatch.setattr(backend, "TransformersPolicy", local)

@@ -39,13 +39,21 @@ class ChatEncoder:
         dialect: How the chat template writes tool calls, or None where it has no known way.
     """
 
-    def __init__(self, tokenizer: Any, end_ids: Iterable[int | None]) -> None:
+    def __init__(self, tokenizer: Any, end_ids: Iterable[int | None], thinking: bool | None = None) -> None:
+        """Takes a tokenizer.
+
+        Args:
+            tokenizer: A tokenizer of transformers; one without a chat template gets a plain one.
+            end_ids: Ids that end a completion.
+            thinking: What the chat template is told as ``enable_thinking``; None tells it nothing.
+        """
         if not tokenizer.chat_template:
             tokenizer.chat_template = PLAIN_TEMPLATE
         self.tokenizer = tokenizer
         self.end_ids = frozenset(end for end in end_ids if end is not None)
         self.dialect = _dialect(str(tokenizer.chat_template))
         self._shows_tools = "tools" in str(tokenizer.chat_template)
+        self._asked = {} if thinking is None else {"enable_thinking": thinking}
         self._warned = False
         added = tokenizer.added_tokens_decoder.values()
         controls = {str(token) for token in added if token.special} | set(tokenizer.all_special_tokens)
@@ -148,6 +156,7 @@ class ChatEncoder:
                 tokenize=False,
                 add_generation_prompt=not prefixed,
                 continue_final_message=prefixed,
+                **self._asked,
             )
         except Exception as error:  # a template is a program of the model's: it may raise anything
             reason = first_line(error)

@@ -50,6 +50,7 @@ class TransformersPolicy:
         max_rows: int = 128,
         cache_tokens: int = 32768,
         memory: float | None = None,
+        thinking: bool | None = None,
     ) -> None:
         """Loads a model.
 
@@ -63,6 +64,7 @@ class TransformersPolicy:
             cache_tokens: Tokens the prefix cache may hold.
             memory: Bytes that cached prefixes and running sequences may take; None takes a quarter of the device's.
                 What does not fit waits, or is computed again.
+            thinking: Whether the chat template lets the model think; None leaves it to the template.
 
         Raises:
             harness_sdk.models.ModelNotFoundError: There is no such model.
@@ -87,7 +89,9 @@ class TransformersPolicy:
         self.tokenizer = tokenizer
         self.weights_version = 0
         self.max_rows = max_rows
-        self._chat = ChatEncoder(tokenizer, {tokenizer.eos_token_id, *as_set(model.generation_config.eos_token_id)})
+        self._chat = ChatEncoder(
+            tokenizer, {tokenizer.eos_token_id, *as_set(model.generation_config.eos_token_id)}, thinking
+        )
         budget = device_memory(place) // 4 if memory is None else int(memory)
         self._engine = Engine(model, self._chat.end_ids, cache_tokens, memory=budget, prefill_model=second)
         self._context = int(getattr(model.config, "max_position_embeddings", 0) or 2**31)

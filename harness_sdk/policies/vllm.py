@@ -53,6 +53,7 @@ class VLLMPolicy:
         weight_sync: str = "checkpoint",
         timeout: float = 1800.0,
         engine: Mapping[str, Any] | None = None,
+        thinking: bool | None = None,
     ) -> None:
         """Loads a model, or connects to a server that has it.
 
@@ -66,6 +67,7 @@ class VLLMPolicy:
             timeout: Seconds after which one request counts as hung.
             engine: Arguments of vLLM's ``AsyncEngineArgs``, without ``url`` (``dtype``, ``max_model_len``,
                 ``gpu_memory_utilization``, ``tensor_parallel_size``, …).
+            thinking: Whether the chat template lets the model think; None leaves it to the template.
 
         Raises:
             MissingPackageError: vLLM is not installed, or with ``url`` the ``openai`` package.
@@ -114,7 +116,7 @@ class VLLMPolicy:
             if weight_sync == "checkpoint"
             else TransferSync(self._engine, self._thread.run, weight_sync)
         )
-        self._chat = ChatEncoder(self.tokenizer, {self.tokenizer.eos_token_id, *end_ids(self._source)})
+        self._chat = ChatEncoder(self.tokenizer, {self.tokenizer.eos_token_id, *end_ids(self._source)}, thinking)
 
     def __enter__(self) -> VLLMPolicy:
         return self

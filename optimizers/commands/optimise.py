@@ -9,7 +9,7 @@ from shlex import join, quote
 from typing import Annotated
 
 from optimizers.commands.cli import fail, one_line_errors, parse_preset, print_plan
-from optimizers.config import Inline, Method, Preset, RunConfig, checked
+from optimizers.config import Inline, Method, Preset, RunConfig, checked, require_data
 
 EXAMPLES = """examples:
   python -m {module} --env chess                                  the laptop preset: minutes on two cores
@@ -54,6 +54,7 @@ def run_command(module: str, method: Method | None = None) -> None:
         from optimizers.run.plan import planned, require_tasks, too_short
         from whale_env.registry import arguments_from, handle
 
+        require_data(config)
         env = handle(config.env, arguments_from(config.env_args))
         require_tasks(config, env)
         if flags.resume and flags.out is None:

@@ -1,7 +1,7 @@
 """The settings of a run: one dataclass for each room, their bounds, and the presets."""
 
 from optimizers.config.flags import ConfigError, from_json, require_bounds
-from optimizers.config.presets import Preset, preset
+from optimizers.config.presets import Preset, preset, require_data
 from optimizers.config.settings import (
     KINDS,
     REMOTE,
@@ -51,4 +51,5 @@ __all__ = [
     "from_json",
     "preset",
     "require_bounds",
+    "require_data",
 ]

@@ -7,9 +7,11 @@ setting (arXiv 2609.00196) and wants GPUs.
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Literal
 
 from harness_sdk.rollout import EpisodeLimits
+from optimizers.config.flags import ConfigError
 from optimizers.config.settings import (
     AgentConfig,
     BackendConfig,
@@ -21,9 +23,14 @@ from optimizers.config.settings import (
     TrainerConfig,
     WeightsConfig,
 )
+from whale_env.published import RECIPES
 from whale_env.registry import declared
+from whale_env.types import SPLITS, Json
 
 Preset = Literal["smoke", "laptop", "paper"]
+
+PUBLISHED_TEST = 7 * 256
+"""Tasks of an evaluation on the seven test sets of SearchQA, in proportion; the sets together are fifty thousand."""
 
 LONG = 16
 """Model calls that an episode's tokens are meant for where a domain does not say how many a player needs."""
@@ -71,13 +78,42 @@ def preset(name: Preset, env: str) -> RunConfig:
             )
         case "paper":
             limit = 16384 if chess else 8192
+            test = PUBLISHED_TEST if spec.name == "searchqa" else 0
             return RunConfig(
                 env=env,
+                env_args=json.dumps(_published(spec.name)),
                 model="Qwen/Qwen3.5-4B" if chess else "Qwen/Qwen3.5-2B",
-                search=SearchConfig(proposer=ProposerConfig(kind="anthropic")),
-                backend=BackendConfig(kind="vllm", sleep=True),
+                search=SearchConfig(proposer=ProposerConfig(kind="anthropic", model="claude-opus-4-7")),
+                evaluation=EvaluationConfig(tasks=test, k=8),
+                backend=BackendConfig(kind="vllm", sleep=True, thinking="on"),
                 agent=_agent(max_tokens=limit, max_prompt_tokens=32768, concurrency=1024),
             )
+
+
+def _published(domain: str) -> dict[str, Json]:
+    """Returns the arguments that take a domain's published data from where `require_data` says it is to be."""
+    if domain not in RECIPES:
+        return {}
+    ending = "csv" if domain == "chess" else "jsonl"
+    arguments: dict[str, Json] = {"source": {split: f"data/{domain}/{split}.{ending}.zst" for split in SPLITS}}
+    return {**arguments, "retriever": "pyserini:wikipedia-dpr-100w"} if domain == "searchqa" else arguments
+
+
+def require_data(config: RunConfig) -> None:
+    """Checks that the published data is here where a configuration takes it.
+
+    Raises:
+        ConfigError: It is not; the message is the command that fetches it.
+    """
+    domain = declared(config.env).name
+    if domain not in RECIPES or config.env_args != json.dumps(_published(domain)):
+        return
+    missing = [path for path in _published(domain)["source"].values() if not Path(path).is_file()]
+    if missing:
+        raise ConfigError(
+            f"the published data is not here ({missing[0]}); fetch and split it: "
+            f"python -m whale_env.datasets get {domain} --out data/{domain}"
+        )
 
 
 def _agent(**limits: int) -> AgentConfig:

@@ -228,6 +228,8 @@ class BackendConfig:
     dtype: str = "auto"
     """What it computes in. auto: transformers takes the fastest here, measured once (bfloat16/float32 means prompts in
     the first and sampling in the second); vllm takes the checkpoint's."""
+    thinking: Literal["", "on", "off"] = ""
+    """transformers, vllm: what the chat template is told as enable_thinking. Empty leaves it to the template."""
     memory: Annotated[float, Gt(0), Le(1)] = 0.4
     """vllm: share of the GPU's memory; training beside it needs the rest."""
     sleep: bool = False
@@ -286,6 +288,11 @@ def checked_backend(config: BackendConfig) -> BackendConfig:
     if config.kind not in KINDS and ":" not in config.kind:
         hint = did_you_mean(config.kind, KINDS)
         raise ConfigError(f"unknown --backend.kind {config.kind!r}; use {', '.join(KINDS)}, or module:function.{hint}")
+    if config.thinking and config.kind not in ("transformers", "vllm"):
+        raise ConfigError(
+            f"--backend.thinking {config.thinking} is for chat templates that are rendered here; leave it out with "
+            f"--backend.kind {config.kind}"
+        )
     engine_arguments(config)
     return config
 

@@ -22,6 +22,8 @@ from harness_sdk.policies.dtypes import fastest
 from harness_sdk.policies.loading import default_device
 from optimizers.config import BackendConfig, ConfigError, checked_backend, engine_arguments
 
+_THINKING = {"": None, "on": True, "off": False}
+
 
 class Frozen:
     """A backend whose weights stay as they are: good for evaluation and for harness search."""
@@ -97,7 +99,7 @@ def opened(config: BackendConfig, source: str) -> Iterator[TrainablePolicy]:
     """
     match checked_backend(config).kind:
         case "transformers":
-            yield TransformersPolicy(source, dtype=config.dtype)
+            yield TransformersPolicy(source, dtype=config.dtype, thinking=_THINKING[config.thinking])
         case "vllm":
             arguments = {"dtype": config.dtype, "gpu_memory_utilization": config.memory, **engine_arguments(config)}
             with VLLMPolicy(
@@ -106,6 +108,7 @@ def opened(config: BackendConfig, source: str) -> Iterator[TrainablePolicy]:
                 sleeps=config.sleep,
                 weight_sync=config.weight_sync,
                 engine={} if config.url else arguments,
+                thinking=_THINKING[config.thinking],
             ) as local:
                 yield local
         case "openai":
