@@ -13,13 +13,18 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
 from harness_sdk.trajectory import Trajectory
 
 if TYPE_CHECKING:  # a command's help and errors need not wait for it
     from optimizers.run.outcomes import Result
+
+
+WIDE = 120
+"""Columns of a terminal that has room for a bar."""
 
 
 class _Stream:
@@ -69,6 +74,20 @@ def outliving_readers(status: int | None = None) -> Iterator[None]:
             err.flush()
 
 
+class _Left(ProgressColumn):
+    """The time that is left, by what a rollout took in the units that are finished, their training included.
+
+    Rollouts come in bursts, and none comes while weights are trained: their own speed tells little.
+    """
+
+    def render(self, task: Task) -> Text:
+        pace = task.fields["pace"]
+        if pace is None:
+            return Text("")
+        seconds = int(max(pace * (task.remaining or 0), 0))
+        return Text(f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d} left")
+
+
 class Display:
     """What a user sees of a run. Writes to standard error; the closing table goes to standard output."""
 
@@ -86,18 +105,20 @@ class Display:
         self._done = self._tokens = 0
         self._seconds = time.monotonic()
         self._progress = Progress(
-            TextColumn("{task.fields[phase]:<12}"),
-            BarColumn(),
-            TextColumn("{task.completed}/{task.total} rollouts"),
+            TextColumn("{task.fields[phase]}"),
+            *([BarColumn()] if self._console.width >= WIDE else []),
+            TextColumn("{task.completed}/{task.total}"),
             TextColumn("{task.fields[rate]}"),
             TextColumn("reward {task.fields[reward]}"),
             TimeElapsedColumn(),
-            TimeRemainingColumn(),
+            _Left(),
             console=self._console,
             disable=not self._live,
         )
         self._output = contextlib.ExitStack()
-        self._task: TaskID = self._progress.add_task("run", total=total, phase="", rate="", reward="-")
+        self._task: TaskID = self._progress.add_task(
+            "run", total=total, phase="", rate="", reward="-", skipped=0, pace=None
+        )
 
     def __enter__(self) -> Display:
         self._output.enter_context(outliving_readers())
@@ -108,7 +129,10 @@ class Display:
         self._output.close()
 
     def unit(self, phase: str) -> None:
-        """Begins a unit of work."""
+        """Begins a unit of work; what came before is finished."""
+        task = self._progress.tasks[0]
+        if (played := task.completed - task.fields["skipped"]) > 0:
+            self._progress.update(self._task, pace=(task.elapsed or 0.0) / played)
         self._phase = phase
         self._done = self._tokens = 0
         self._rewards = 0.0
@@ -127,7 +151,8 @@ class Display:
 
     def skip(self, rollouts: int) -> None:
         """Counts rollouts that a resumed run has behind it."""
-        self._progress.update(self._task, advance=rollouts)
+        skipped = self._progress.tasks[0].fields["skipped"] + rollouts
+        self._progress.update(self._task, advance=rollouts, skipped=skipped)
 
     def line(self, text: str) -> None:
         """Prints one line."""
