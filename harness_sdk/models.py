@@ -63,10 +63,15 @@ def resolve(name: str) -> str:
         A local directory or the hub name.
 
     Raises:
-        ModelNotFoundError: There is no such directory or built-in name, or its download failed.
+        ModelNotFoundError: There is no such directory or built-in name, its download failed, or it cannot be kept.
     """
     if name in BUILT_IN:
-        return str(_built_in(name, BUILT_IN[name]))
+        try:
+            return str(_built_in(name, BUILT_IN[name]))
+        except OSError as error:
+            raise ModelNotFoundError(
+                f"cannot keep the model in {cache_dir()}: {error.strerror or error}; set WHALE_CACHE to another folder"
+            ) from error
     path = Path(name).expanduser()
     if path.is_dir():
         if not (path / "config.json").is_file():

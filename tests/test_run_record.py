@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,8 @@ import pytest
 from test_optimizers_cli import BAD, MATE, small
 
 import whale_env
+from harness_sdk import models
+from optimizers.commands.cli import one_line_errors
 from optimizers.commands.optimise import _follow_up
 from optimizers.config import ConfigError
 from optimizers.record.lock import only_process
@@ -120,3 +123,17 @@ def test_a_journal_torn_inside_a_character_loses_that_line_alone(tmp_path: Path)
 def test_follow_up_commands_can_be_pasted() -> None:
     look, measure = _follow_up(Path("my runs/it's"), "h")
     assert "'my runs/it'\"'\"'s/harnesses/h/harness.py'" in look and """--run 'my runs/it'"'"'s' --tasks""" in measure
+
+
+def test_warnings_of_a_command_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with one_line_errors():
+        warnings.simplefilter("always")
+        warnings.warn("told\ntwice", stacklevel=1)
+    assert capsys.readouterr().err == "warning: told twice\n"
+
+
+def test_a_cache_that_cannot_be_written_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("WHALE_CACHE", str(tmp_path / "file"))
+    with pytest.raises(models.ModelNotFoundError, match=r"cannot keep the model in .*file: Not a directory; set WHALE"):
+        models.resolve("smollm2-135m")

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -57,7 +58,8 @@ def one_line_errors(stopped: Callable[[], str] = lambda: "stopped") -> Iterator[
     Args:
         stopped: Gives the line that is printed after Ctrl-C (exit code 130).
     """
-    with outliving_readers(), interrupts.caught():
+    with outliving_readers(), interrupts.caught(), warnings.catch_warnings():
+        warnings.showwarning = _warn
         try:
             yield
         except KeyboardInterrupt:
@@ -67,6 +69,11 @@ def one_line_errors(stopped: Callable[[], str] = lambda: "stopped") -> Iterator[
             if os.environ.get("WHALE_TRACEBACK") or not isinstance(error, WhaleError):
                 raise
             fail(str(error))
+
+
+def _warn(message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: object) -> None:
+    """Prints a warning as one line; where in the code it arose tells a user nothing."""
+    print(f"warning: {' '.join(str(message).split())}", file=sys.stderr)
 
 
 def read_config(module: str, planned: Callable[[RunConfig], Plan]) -> RunConfig:
