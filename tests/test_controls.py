@@ -17,9 +17,10 @@ from harness_sdk.loader import load_source
 from optimizers.archive.records import Entry, HarnessScore
 from optimizers.archive.store import Archive
 from optimizers.proposers.fst import PROMPTS, FSTProposer, prompt_attributes, same_but_prompts
+from optimizers.proposers.llm.briefing import opening
 from optimizers.proposers.offline.chance import RandomProposer
 from optimizers.proposers.offline.rewordings import PromptProposer, reworded
-from optimizers.proposers.protocol import Brief, ScriptedProposer
+from optimizers.proposers.protocol import Brief, Proposed, ScriptedProposer, Verdict
 from optimizers.record.rundir import RunDir
 from optimizers.search.best_of import best_of
 from reference_harnesses import BASELINES
@@ -105,6 +106,46 @@ def test_prompt_proposals_are_fst_valid_seeded_and_play_soundly(tmp_path: Path) 
         assert proposal.source != h0 and validate(proposal.source, "chess").ok
         harness = load_source(proposal.source, env="chess")
         assert asyncio.run(behaviour(harness, env, env.tasks("search")[:1])).ok
+
+
+@pytest.mark.parametrize("domain", ["chess", "math", "searchqa"])
+def test_rewordings_fill_every_iteration(tmp_path: Path, domain: str) -> None:
+    given = brief(tmp_path, domain)
+    h0 = given.archive.source(given.incumbent)
+    proposer = FSTProposer(PromptProposer(h0), h0)
+    for iteration in range(60):
+        found = asyncio.run(proposer.propose(replace(given, seed=iteration))).candidates
+        assert len({proposal.source for proposal in found}) == 3
+        for proposal in found:
+            harness = load_source(proposal.source, env=domain)
+            assert harness.id not in given.archive.ids()
+            score = HarnessScore(0, 0.0, 40, 1.0, 1.0, {})
+            given.archive.add(Entry(harness.id, proposal.name, None, "", "", 1, 1, {}, {0: score}), harness)
+
+
+def test_prompt_only_search_is_told_and_checked(tmp_path: Path) -> None:
+    given = brief(tmp_path, tiers=["1"])
+    h0 = given.archive.source(given.incumbent)
+    seen: list[Brief] = []
+
+    class Listens:
+        async def propose(self, brief: Brief) -> Proposed:
+            seen.append(brief)
+            return Proposed(())
+
+    async def sound(source: str) -> Verdict:
+        return Verdict(True, "sound")
+
+    asyncio.run(FSTProposer(Listens(), h0).propose(replace(given, check=sound)))
+    assert "Only prompts may change" in opening(seen[0], 5) and "system, instructions" in opening(seen[0], 5)
+
+    async def judged(source: str) -> Verdict:
+        assert seen[0].check is not None
+        return await seen[0].check(source)
+
+    assert asyncio.run(judged(h0.replace("Find the best move", "Find a mate"))).ok
+    refused = asyncio.run(judged(h0.replace("max_turns = 16", "max_turns = 2")))
+    assert not refused.ok and "max_turns: 16 became 2" in refused.text
 
 
 def test_what_is_not_prompt_only_is_dropped_and_said(tmp_path: Path) -> None:

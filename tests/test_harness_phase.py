@@ -19,11 +19,11 @@ from optimizers.archive.records import Entry
 from optimizers.archive.store import Archive
 from optimizers.config import (
     BackendConfig,
+    BudgetConfig,
     ConfigError,
     EvaluationConfig,
     PairedConfig,
     RunConfig,
-    ScheduleConfig,
     SearchConfig,
 )
 from optimizers.proposers.protocol import Proposal, ScriptedProposer
@@ -201,7 +201,7 @@ def own_search(method: str) -> RunConfig:
         harness="test_harness_phase:Three",
         method="harness-only",
         search=SearchConfig(method=method, iterations=2, candidates=3, examples=10),
-        schedule=ScheduleConfig(cycles=2),
+        budget=BudgetConfig(iterations=2),
         evaluation=EvaluationConfig(tasks=2, k=1),
         backend=BackendConfig(kind="test_harness_phase:riddler"),
     )

@@ -42,7 +42,7 @@ def walking(name: Preset, env: str) -> RunConfig:
         model=env,
         method="harness-only",
         backend=replace(config.backend, kind=f"{__name__}:lake"),
-        schedule=replace(config.schedule, cycles=1),
+        budget=replace(config.budget, iterations=1, rollouts=0),
         search=replace(config.search, iterations=1, examples=1, samples=1),
         evaluation=replace(config.evaluation, tasks=2, k=1),
     )

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, get_args
 
 import gymnasium as gym
 import pytest
@@ -23,7 +23,7 @@ from harness_sdk.loader import load_source
 from harness_sdk.trajectory import Trajectory
 from optimizers.archive.records import Entry, HarnessScore
 from optimizers.archive.store import Archive
-from optimizers.config import ScheduleConfig
+from optimizers.config import BudgetConfig, ConfigError, Method, ScheduleConfig, preset
 from optimizers.proposers.offline.proposer import OfflineProposer, mechanisms, merit
 from optimizers.proposers.offline.recipes import Facts, Recipe
 from optimizers.proposers.offline.templates import render
@@ -31,7 +31,8 @@ from optimizers.proposers.protocol import Brief, Proposal, ScriptedProposer
 from optimizers.record.ledger import AgentCost, Ledger, ProposerCost
 from optimizers.record.rundir import RunDir, RunDirError
 from optimizers.run.evaluation import interval, summary
-from optimizers.run.schedule import harness_over, phases, weights_over
+from optimizers.run.plan import budget, optimised, planned
+from optimizers.run.schedule import Budget, Phase, harness_over, weights_over
 from optimizers.search.acceptance import argmax
 from optimizers.search.checks import checker
 from optimizers.search.meta_harness import admit
@@ -50,15 +51,87 @@ class Good(Harness):
 """
 
 
-def names(method: str, cycles: int) -> list[str]:
-    return [phase.name for phase in phases(method, cycles)]  # type: ignore[arg-type]
+def spends(method: str, steps: int, iterations: int, **options: int) -> Budget:
+    known = {"candidates": 3, "incoming": 0, "phase_steps": 44, "phase_iterations": 6, "shortest": 15} | options
+    return Budget(method, steps, 3 * iterations, **known)  # type: ignore[arg-type]
 
 
-def test_all_methods_have_the_same_budgets() -> None:
-    whale = ["weights-1", "harness-1", "weights-2", "harness-2", "weights-3"]
-    assert names("whale", 3) == names("adaptive", 3) == whale
-    assert names("weight-only", 3) == whale[::2] and names("harness-only", 3) == whale[1::2]
-    assert names("stagewise", 3) == whale[::2] + whale[1::2]
+def told(budget: Budget) -> str:
+    return " ".join(f"{phase.kind[0]}{phase.most}" for phase in budget.phases())
+
+
+def test_phases_alternate_and_the_last_of_a_kind_takes_what_is_left() -> None:
+    assert told(spends("whale", 132, 12)) == told(spends("fst", 132, 12)) == "w44 h6 w44 h6 w44"
+    assert told(spends("whale", 296, 40)) == "w44 h6 w44 h6 w44 h6 w44 h6 w44 h6 w44 h10 w32"
+    assert told(spends("whale", 296, 8)) == "w44 h6 w44 h2 w208"
+    assert told(spends("whale", 44, 0)) == "w44" and told(spends("whale", 44, 6)) == "w44 h6"
+    assert told(spends("stagewise", 200, 32)) == "w200 h32"
+    assert told(spends("weight-only", 100, 0)) == "w44 w44 w12" and told(spends("harness-only", 0, 40)) == "h40"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_adaptive_spends_both_totals_whatever_its_phases_do(seed: int) -> None:
+    chance, budget = random.Random(seed), spends("adaptive", 296, 40, phase_steps=148, phase_iterations=15)
+    done: list[tuple[Phase, int]] = []
+    while phase := budget.next(done):
+        least = 16 if phase.kind == "weights" else 6
+        done.append((phase, phase.most if phase.whole else min(phase.most, chance.randint(least, 60))))
+    assert sum(count for phase, count in done if phase.kind == "weights") == 296
+    assert sum(count for phase, count in done if phase.kind == "harness") == 40
+    assert done[-1][0].kind == "weights" and done[-1][0].whole
+
+
+PAPER = {  # steps an epoch; steps and iterations in all; steps of a fixed weight phase
+    "searchqa": (18_946, 296, 40, 44),
+    "math": (17_917, 420, 60, 42),
+    "chess": (16_384, 256, 40, 38),
+}
+
+
+@pytest.mark.parametrize("env", sorted(PAPER))
+@pytest.mark.parametrize("method", get_args(Method))
+def test_the_paper_preset_has_the_papers_totals(env: str, method: Method) -> None:
+    tasks, steps, iterations, fixed = PAPER[env]
+    config = replace(preset("paper", env), method=method)
+    splits = {"train": tasks, "search": 256, "test": 240}
+    rows = planned(config, Splits(splits))  # type: ignore[arg-type]
+    trained = sum(count for name, count in rows if name.endswith(" steps"))
+    assert trained == (0 if method == "harness-only" else steps * 256 * 8)
+    counts = [int(name.split()[-2]) for name, _ in rows if name.endswith(" iterations")]
+    assert sum(counts) == (0 if method == "weight-only" else iterations)
+    if method in ("whale", "fst"):
+        assert f"weights-1: {fixed} steps" in dict(rows) and dict(rows)["harness-1: 6 iterations"] == 4608 + 256
+    if method == "stagewise":
+        assert [name for name, _ in rows[1::3]] == [f"weights-1: {steps} steps", f"harness-1: {iterations} iterations"]
+
+
+def test_stagewise_runs_are_two_phases() -> None:
+    for env, epochs, iterations, steps in (("searchqa", 2.7, 32, 200), ("math", 4.3, 33, 301)):
+        config = replace(preset("paper", env), method="stagewise", budget=BudgetConfig(epochs, iterations))
+        found = budget(config, Splits({"train": PAPER[env][0], "search": 256, "test": 9}))  # type: ignore[arg-type]
+        assert told(found) == f"w{steps} h{iterations}"
+
+
+@pytest.mark.parametrize("method", get_args(Method))
+def test_all_methods_take_the_same_rollouts_on_the_laptop(method: Method) -> None:
+    splits = Splits({"train": 400, "search": 100, "test": 100})
+    assert optimised(planned(replace(preset("laptop", "chess"), method=method), splits)) == 1344  # type: ignore[arg-type]
+
+
+def test_a_budget_that_pays_for_nothing_is_refused() -> None:
+    config = replace(preset("laptop", "chess"), budget=BudgetConfig(rollouts=10))
+    with pytest.raises(ConfigError, match="a step takes 64 rollouts, an iteration 144 besides 48"):
+        budget(config, Splits({"train": 400, "search": 100, "test": 100}))  # type: ignore[arg-type]
+
+
+class Splits:
+    """Splits of given sizes."""
+
+    def __init__(self, sizes: dict[str, int]) -> None:
+        self._sizes = sizes
+
+    def tasks(self, split: Split) -> list[Task]:
+        return [Task(f"{split}-{number}", "toy", split) for number in range(self._sizes[split])]
 
 
 def stop(rewards: Sequence[float], steps_per_epoch: int) -> int:

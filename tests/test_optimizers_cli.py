@@ -156,8 +156,8 @@ def small(method: str = "harness-only", **changes: Any) -> RunConfig:
         (optimise.whale, ["--weights.lr"], "error: --weights.lr needs a value (see"),
         (
             optimise.whale,
-            ["--schedule.cycle", "3"],
-            "error: unknown option --schedule.cycle 3. Did you mean --schedule.cycles?",
+            ["--budget.epoch", "3"],
+            "error: unknown option --budget.epoch 3. Did you mean --budget.epochs?",
         ),
     ],
 )
@@ -197,16 +197,17 @@ def test_a_control_plays_what_it_planned(command: Any) -> None:
 
 def test_an_adaptive_plan_counts_the_most_and_says_so(command: Any) -> None:
     env = whale_env.handle("chess", MATE)
-    schedule = ScheduleConfig(cycles=2, max_epochs=1.5, max_iterations=7)
+    schedule = ScheduleConfig(max_epochs=1.5, max_iterations=7)
     config = replace(preset("smoke", "chess"), method="adaptive", schedule=schedule)
     rows = dict(plan.planned(config, env))
-    assert rows["weights-1: at most 6 steps"] == 6 * 2 * 4  # 1.5 epochs of 8 tasks, 2 a step, 4 rollouts each
-    assert rows["harness-1: at most 7 iterations"] == (1 + 7 * 2) * 4 * 2
+    assert rows["all weight phases: 4 steps"] == 4 * 2 * 4  # an epoch of 8 tasks, 2 a step, 4 rollouts each
+    assert rows["all harness phases: 2 iterations"] == 2 * 2 * 4 * 2
+    assert rows["incoming harnesses of at most 1 phases"] == 4 * 2
     fixed = dict(plan.planned(replace(config, method="whale"), env))
     assert fixed["weights-1: 2 steps"] == 16 and fixed["harness-1: 2 iterations"] == 40
     flags = ["--env", "chess", "--preset", "smoke", "--dry-run"]
     assert "rollouts in all at most;" in command(optimise.whale, *flags, "--method", "adaptive")[2]
-    assert "rollouts in all; run directory" in command(optimise.whale, *flags)[2]
+    assert "rollouts in all; 72 of them train and search; run directory" in command(optimise.whale, *flags)[2]
 
 
 def test_a_plan_counts_the_tasks_there_are() -> None:

@@ -51,7 +51,7 @@ def run_command(module: str, method: Method | None = None) -> None:
     with one_line_errors(stopped):
         flags = parse_preset(_Flags, module, EXAMPLES, method)
         config = checked(flags.config)
-        from optimizers.run.plan import planned, require_tasks, too_short
+        from optimizers.run.plan import optimised, planned, require_tasks, too_short
         from whale_env.registry import arguments_from, handle
 
         require_data(config)
@@ -67,7 +67,8 @@ def run_command(module: str, method: Method | None = None) -> None:
             require_writable(out)
             if note := too_short(config, env, h0):
                 print(f"note: {note}", file=sys.stderr)
-            print_plan(config, planned(config, env), f"run directory {out}")
+            rows = planned(config, env)
+            print_plan(config, rows, f"{optimised(rows):,} of them train and search; run directory {out}")
             return
         from optimizers.run.display import print_result
 

@@ -15,10 +15,10 @@ from optimizers.config.flags import ConfigError
 from optimizers.config.settings import (
     AgentConfig,
     BackendConfig,
+    BudgetConfig,
     EvaluationConfig,
     ProposerConfig,
     RunConfig,
-    ScheduleConfig,
     SearchConfig,
     TrainerConfig,
     WeightsConfig,
@@ -56,7 +56,7 @@ def preset(name: Preset, env: str) -> RunConfig:
                 train_tasks=8,
                 weights=WeightsConfig(epochs=0.5, prompts=2, samples=4, trainer=TrainerConfig(lr=3e-5)),
                 search=SearchConfig(iterations=2, candidates=2, examples=4, samples=2),
-                schedule=ScheduleConfig(cycles=2),
+                budget=BudgetConfig(epochs=1.0, iterations=2),
                 evaluation=EvaluationConfig(tasks=4, k=2),
                 agent=_agent(
                     max_turns=min(easy.calls, 2), max_tokens=64 * calls, max_prompt_tokens=prompt // 2, concurrency=128
@@ -70,7 +70,7 @@ def preset(name: Preset, env: str) -> RunConfig:
                 train_tasks=96,
                 weights=WeightsConfig(epochs=0.5, prompts=8, samples=8, trainer=trainer),
                 search=SearchConfig(iterations=5, candidates=3, examples=24, samples=2),
-                schedule=ScheduleConfig(cycles=2),
+                budget=BudgetConfig(rollouts=1344),
                 evaluation=EvaluationConfig(tasks=32, k=8),
                 agent=_agent(
                     max_turns=easy.calls, max_tokens=easy.tokens * calls, max_prompt_tokens=prompt, concurrency=64
@@ -84,6 +84,7 @@ def preset(name: Preset, env: str) -> RunConfig:
                 env_args=json.dumps(_published(spec.name)),
                 model="Qwen/Qwen3.5-4B" if chess else "Qwen/Qwen3.5-2B",
                 search=SearchConfig(proposer=ProposerConfig(kind="anthropic", model="claude-opus-4-7")),
+                budget=BudgetConfig(epochs=6.0, iterations=60) if spec.name == "math" else BudgetConfig(),
                 evaluation=EvaluationConfig(tasks=test, k=8),
                 backend=BackendConfig(kind="vllm", sleep=True, thinking="on"),
                 agent=_agent(max_tokens=limit, max_prompt_tokens=32768, concurrency=1024),

@@ -173,10 +173,8 @@ class SearchConfig:
 
 @dataclass(frozen=True)
 class ScheduleConfig:
-    """When phases end, and how many there are."""
+    """When adaptive phases end."""
 
-    cycles: Annotated[int, Ge(1)] = 3
-    """Weight phases; harness phases stand between them."""
     window: Annotated[float, Gt(0)] = 0.2
     """Adaptive: epochs over which the training reward is averaged (W)."""
     min_epochs: Annotated[float, Ge(0)] = 0.2
@@ -191,6 +189,19 @@ class ScheduleConfig:
     """Adaptive: iterations without a new best after which it ends (P_h)."""
     max_iterations: Annotated[int, Ge(1)] = 15
     """Adaptive: iterations after which it ends in any case."""
+
+
+@dataclass(frozen=True)
+class BudgetConfig:
+    """What a run spends in all, the same for every method; evaluation comes on top."""
+
+    epochs: Annotated[float, Ge(0)] = 4.0
+    """Epochs of all weight phases together."""
+    iterations: Annotated[int, Ge(0)] = 40
+    """Iterations of all harness phases together, besides scoring the incoming harnesses."""
+    rollouts: Annotated[int, Ge(0)] = 0
+    """In place of both: rollouts of the agent, training and scoring together. Methods that train and search share them
+    out as the fixed schedule would, the others spend them all on their one side; 0 is no such total."""
 
 
 @dataclass(frozen=True)
@@ -268,6 +279,7 @@ class RunConfig:
     weights: WeightsConfig = field(default_factory=WeightsConfig)
     search: SearchConfig = field(default_factory=SearchConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
+    budget: BudgetConfig = field(default_factory=BudgetConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     agent: AgentConfig = field(default_factory=AgentConfig)
     backend: BackendConfig = field(default_factory=BackendConfig)
@@ -323,6 +335,11 @@ def checked(config: RunConfig) -> RunConfig:
     """
     require_bounds(config, "--")
     checked_backend(config.backend)
+    if config.budget.rollouts and config.search.selection == "paired":
+        raise ConfigError(
+            "--budget.rollouts cannot hold what re-tests of --search.selection paired take; "
+            "give --budget.rollouts 0 with --budget.epochs and --budget.iterations"
+        )
     if config.backend.kind in REMOTE and config.method != "harness-only":
         raise ConfigError(
             f"--backend.kind {config.backend.kind} takes no new weights, and --method {config.method} trains; "

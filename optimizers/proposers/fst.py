@@ -9,7 +9,7 @@ import ast
 from collections.abc import Sequence
 from dataclasses import replace
 
-from optimizers.proposers.protocol import Brief, Proposal, Proposed, Proposer
+from optimizers.proposers.protocol import Brief, Check, Proposal, Proposed, Proposer, Verdict
 
 PROMPTS = ("system", "instructions")
 """Prompt attributes where a harness declares none (``Harness.prompt_attributes``)."""
@@ -104,7 +104,11 @@ def _told(part: object) -> str:
 
 
 class FSTProposer:
-    """Holds a proposer to prompt-only search: what is not FST is dropped, and said in ``Proposed.ended``."""
+    """Holds a proposer to prompt-only search.
+
+    The proposer is told so, its check enforces it, and what is not FST all the same is dropped and said in
+    ``Proposed.ended``.
+    """
 
     def __init__(self, proposer: Proposer, h0_source: str) -> None:
         """Wraps a proposer.
@@ -118,7 +122,8 @@ class FSTProposer:
 
     async def propose(self, brief: Brief) -> Proposed:
         """Returns those of the proposer's candidates that differ from h0 in prompt texts only."""
-        proposed = await self._proposer.propose(brief)
+        check = prompts_only(brief.check, self._h0, self._attributes) if brief.check else None
+        proposed = await self._proposer.propose(replace(brief, check=check, restriction=self._restriction()))
         kept: list[Proposal] = []
         notes = [proposed.ended] if proposed.ended else []
         for proposal in proposed.candidates:
@@ -128,3 +133,31 @@ class FSTProposer:
             else:
                 kept.append(proposal)
         return replace(proposed, candidates=tuple(kept), ended="; ".join(notes))
+
+    def _restriction(self) -> str:
+        return (
+            "Only prompts may change in this search. A candidate is the starting harness, below, with other text in "
+            f"the string constants of these class attributes: {', '.join(self._attributes)}. All else must stay, the "
+            "class name, docstrings, limits and methods too; the check refuses any other difference. It begins as:\n"
+            f"```python\n{self._h0}\n```"
+        )
+
+
+def prompts_only(check: Check, h0_source: str, attributes: Sequence[str]) -> Check:
+    """Returns a check that also refuses what differs from h0 in more than prompt texts.
+
+    Args:
+        check: The check of any candidate.
+        h0_source: Source of the starting harness.
+        attributes: Names of its prompt attributes.
+    """
+
+    async def checked(source: str) -> Verdict:
+        if found := same_but_prompts(h0_source, source, attributes):
+            lines = "".join(f"\n- {line}" for line in found)
+            return Verdict(
+                False, f"only the text of {', '.join(attributes)} may differ from the starting harness:{lines}"
+            )
+        return await check(source)
+
+    return checked

@@ -65,6 +65,7 @@ class Brief:
         folder: Where this round's conversation is kept, so that a killed run goes on with it. The same proposers
             need it.
         usd_left: Money that may still be spent.
+        restriction: What candidates must keep to besides; the check holds them to it. "" is nothing.
     """
 
     env: str
@@ -78,6 +79,7 @@ class Brief:
     check: Check | None = None
     folder: Path | None = None
     usd_left: float = math.inf
+    restriction: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Literal
@@ -17,10 +17,14 @@ class Phase:
     Attributes:
         kind: What is optimised while the other is frozen.
         cycle: Counts from 1.
+        most: Steps or iterations that it may have.
+        whole: Whether it has them all, whatever an adaptive rule says: what no later phase could spend.
     """
 
     kind: Literal["weights", "harness"]
     cycle: int
+    most: int
+    whole: bool = True
 
     @property
     def name(self) -> str:
@@ -28,31 +32,66 @@ class Phase:
         return f"{self.kind}-{self.cycle}"
 
 
-def phases(method: Method, cycles: int) -> list[Phase]:
-    """Returns the phases of a method, all with the same budgets: ``cycles`` weight and ``cycles - 1`` harness phases.
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What a run may spend in all, and how large a phase may be.
 
-    WHALE alternates and its last cycle ends after the weights; the controls leave one kind out, or do all of one
-    before the other (stagewise). FST alternates too, but its search may change prompt texts only.
+    Attributes:
+        method: Who spends it.
+        steps: Weight steps in all.
+        scorings: Harnesses scored in all.
+        candidates: Harnesses scored in an iteration.
+        incoming: What scoring a phase's incoming harness counts: 1, or 0 where it comes on top.
+        phase_steps: Most steps of one phase.
+        phase_iterations: Most iterations of one phase.
+        shortest: Steps that a weight phase should have at least.
     """
 
-    def both() -> Iterator[Phase]:
-        for cycle in range(1, cycles + 1):
-            yield Phase("weights", cycle)
-            if cycle < cycles:
-                yield Phase("harness", cycle)
+    method: Method
+    steps: int
+    scorings: int
+    candidates: int
+    incoming: int
+    phase_steps: int
+    phase_iterations: int
+    shortest: int
 
-    plan = list(both())
-    weights = [phase for phase in plan if phase.kind == "weights"]
-    harness = [phase for phase in plan if phase.kind == "harness"]
-    match method:
-        case "weight-only":
-            return weights
-        case "harness-only":
-            return harness
-        case "stagewise":
-            return weights + harness
-        case _:
-            return plan
+    def next(self, done: Sequence[tuple[Phase, int]]) -> Phase | None:
+        """Returns the next phase, or None once all is spent.
+
+        WHALE and FST alternate. Harness phases stand between weight phases, so the last of them takes what iterations
+        are left, and the run ends after weights. Stagewise does all of one before the other; harness-only is one phase.
+
+        Args:
+            done: The phases so far, and the steps or iterations that each took.
+        """
+        steps = self.steps - sum(count for phase, count in done if phase.kind == "weights")
+        searches = [count for phase, count in done if phase.kind == "harness"]
+        left = self.scorings - sum(self.incoming + count * self.candidates for count in searches)
+        iterations = max(0, (left - self.incoming) // self.candidates)
+        weights, harness = len(done) - len(searches) + 1, len(searches) + 1
+        if steps <= 0 and iterations <= 0:
+            return None
+        if steps <= 0:
+            return Phase("harness", harness, iterations)
+        if self.method == "weight-only":
+            return Phase("weights", weights, min(self.phase_steps, steps))
+        if iterations <= 0 or self.method == "stagewise":
+            return Phase("weights", weights, steps)
+        adaptive = self.method == "adaptive"
+        if done and done[-1][0].kind == "weights":
+            if steps <= (2 * self.shortest if adaptive else self.phase_steps):
+                return Phase("harness", harness, iterations)
+            return Phase("harness", harness, min(self.phase_iterations, iterations), not adaptive)
+        room = max(1, steps - self.shortest) if adaptive else steps
+        return Phase("weights", weights, min(self.phase_steps, room), not adaptive)
+
+    def phases(self) -> list[Phase]:
+        """Returns all phases, each as long as it may be."""
+        found: list[Phase] = []
+        while phase := self.next([(one, one.most) for one in found]):
+            found.append(phase)
+        return found
 
 
 def weights_over(rewards: Sequence[float], steps_per_epoch: int, config: ScheduleConfig) -> bool:

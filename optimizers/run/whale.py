@@ -32,8 +32,8 @@ from optimizers.report.page import ReportError, write_report
 from optimizers.run.display import Display
 from optimizers.run.evaluation import evaluate, gain, warning
 from optimizers.run.outcomes import PairEvaluation, Result, WeightStep
-from optimizers.run.plan import kinds, require_tasks
-from optimizers.run.schedule import Phase, harness_over, phases, weights_over
+from optimizers.run.plan import budget, kinds, require_tasks
+from optimizers.run.schedule import Phase, harness_over, weights_over
 from optimizers.search.build import build_search
 from optimizers.search.protocol import Bench, Outcome, Place
 from optimizers.search.scoring import Scoring, score
@@ -89,6 +89,7 @@ class Run:
         self._archive, self._ledger = Archive(run), Ledger(run)
         self._archive.cut_back()
         require_tasks(config, env)
+        self._budget = budget(config, env)
         self._bench = Bench.of(config.search, config.seed, self._env, self._archive, proposer, h0)
         self._search = build_search(config.search.method, self._bench)
         self._test = task_slice(env.tasks("test"), config.evaluation.tasks, config.seed)
@@ -119,8 +120,10 @@ class Run:
         base = await self._evaluation("base")
         rows: list[PairEvaluation] = []
         rewards: list[float] = []
-        for phase in phases(self.config.method, self.config.schedule.cycles):
-            await (self._weight_phase(phase) if phase.kind == "weights" else self._harness_phase(phase))
+        done: list[tuple[Phase, int]] = []
+        while phase := self._budget.next(done):
+            took = await (self._weight_phase(phase) if phase.kind == "weights" else self._harness_phase(phase))
+            done.append((phase, took))
             rows.append(await self._evaluation(phase.name))
             rewards.append(await self._search_score(phase.name))
         final = rows[-1] if rows else base
@@ -151,19 +154,18 @@ class Run:
 
     # Weights
 
-    async def _weight_phase(self, phase: Phase) -> None:
-        per_epoch = self._prompts.steps_per_epoch
-        fixed = max(1, round(self.config.weights.epochs * per_epoch))
-        adaptive = self.config.method == "adaptive"
+    async def _weight_phase(self, phase: Phase) -> int:
+        """Runs a phase; returns the steps it took."""
+        per_epoch, schedule = self._prompts.steps_per_epoch, self.config.schedule
         assert self._update is not None
         if self.config.weights.reset_optimizer and f"weights/{phase.cycle}/{self.version + 1}" not in self.run.done():
             self._update.reset()
         rewards: list[float] = []
-        while not (weights_over(rewards, per_epoch, self.config.schedule) if adaptive else len(rewards) >= fixed):
+        while len(rewards) < phase.most and (phase.whole or not weights_over(rewards, per_epoch, schedule)):
             version = self.version + 1
             key = f"weights/{phase.cycle}/{version}"
             fresh = key not in self.run.done()
-            label = f"{phase.name} step {len(rewards) + 1}" + ("" if adaptive else f"/{fixed}")
+            label = f"{phase.name} step {len(rewards) + 1}" + (f"/{phase.most}" if phase.whole else "")
             update = self._update
             done = await self._unit(key, lambda v=version, p=phase, n=label, u=update: self._weight_step(v, p, n, u))
             step = WeightStep.from_json(done)
@@ -174,6 +176,7 @@ class Run:
                 self.display.line(f"{label}: {step}")
                 if not step.stats.accepted:
                     self.display.line(f"{label}: warning: nothing was accepted, the weights stay as they are")
+        return len(rewards)
 
     async def _weight_step(self, version: int, phase: Phase, label: str, update: WeightUpdate) -> dict[str, Any]:
         self.display.unit(label)
@@ -197,25 +200,25 @@ class Run:
 
     # Harness
 
-    async def _harness_phase(self, phase: Phase) -> None:
-        search, adaptive = self.config.search, self.config.method == "adaptive"
-        most = self.config.schedule.max_iterations if adaptive else search.iterations
+    async def _harness_phase(self, phase: Phase) -> int:
+        """Runs a phase; returns the iterations it took."""
+        search, most = self.config.search, phase.most
         outcomes: list[Outcome] = []
 
         def over() -> bool:
             best = [outcome.best for outcome in outcomes]
-            return harness_over(best, self.config.schedule) if adaptive else len(best) > most
+            return len(best) > most or (not phase.whole and harness_over(best, self.config.schedule))
 
         while not over():
             iteration = len(outcomes)  # 0 scores the incoming harness, what candidates are compared with
             key = f"harness/{phase.cycle}/{iteration}"
-            label = f"{phase.name} iteration {iteration}" + ("" if adaptive else f"/{most}")
+            label = f"{phase.name} iteration {iteration}" + (f"/{most}" if phase.whole else "")
             at = Place(phase.cycle, iteration, self.version, self.harness.id, most, outcomes)
             proposals: list[Proposal] = []
             if iteration:
                 if self._usd_left() <= 0 and f"{key}/propose" not in self.run.done():
                     self.display.line(f"{label}: the proposer's budget of ${search.proposer.usd_in_all:.2f} is spent")
-                    return
+                    return most  # no later phase could propose either
                 stored = await self._unit(f"{key}/propose", lambda p=phase, a=at: self._propose(p, a))
                 proposals = [Proposal(**data) for data in stored["candidates"]]
                 if stored["ended"] and f"{key}/score" not in self.run.done():
@@ -229,6 +232,7 @@ class Run:
                 self._tell(label, outcome)
             outcomes = [*outcomes, outcome]
             self.harness = self._bench.harnesses.load(outcome.accepted)
+        return len(outcomes) - 1
 
     async def _propose(self, phase: Phase, at: Place) -> dict[str, Any]:
         round_ = f"{at.cycle}-{at.iteration}"

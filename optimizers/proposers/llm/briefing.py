@@ -61,6 +61,7 @@ def opening(brief: Brief, turns: int) -> str:
     return "\n\n".join(
         [
             f"Domain: {brief.env}. Hand in {brief.count} candidates; you have {turns} replies.",
+            *([brief.restriction] if brief.restriction else []),
             "Its tools:\n" + "\n".join(tools),
             "What tasks begin with:",
             *(f"<observation>\n{text}\n</observation>" for text in shown),

@@ -6,6 +6,7 @@ import ast
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 from harness_sdk.loader import harness_id
 from harness_sdk.randomness import derive_seed
@@ -53,6 +54,13 @@ REWORDINGS = (
 )
 
 
+COMBINED, LONGEST = 64, 6
+"""Combinations tried of each length, and how many lengths there are, from two on."""
+
+ADDED = 4_000
+"""Characters by which a harness may grow: what is said twice again and again is no prompt any more."""
+
+
 class PromptProposer:
     """A seeded offline proposer that changes nothing but prompt texts: FST without a model."""
 
@@ -65,15 +73,26 @@ class PromptProposer:
         return first_new(brief, self._reworded(brief))
 
     def _reworded(self, brief: Brief) -> Iterator[tuple[str, Proposal]]:
+        """Yields every single rewording in a seeded order, then seeded combinations of two, three and more."""
         rng = random.Random(derive_seed("prompt-proposer", brief.seed))
         source = brief.archive.source(brief.incumbent)
         choices = [(name, wording) for name in self._attributes for wording in REWORDINGS]
-        for attribute, wording in rng.sample(choices, len(choices)):
-            changed = reworded(source, attribute, wording.change)
-            if changed is not None:
-                new, class_name = changed
-                name = f"{wording.name} ({attribute})"
-                yield harness_id(new, class_name), Proposal(name, new, brief.incumbent, "prompt", wording.hypothesis)
+        choices = [choice for choice in choices if reworded(source, choice[0], choice[1].change) is not None]
+        if not choices:
+            return
+        singles = [[choice] for choice in rng.sample(choices, len(choices))]
+        combined = (rng.choices(choices, k=2 + number // COMBINED) for number in range(COMBINED * LONGEST))
+        for plan in chain(singles, combined):
+            new, class_name, used = source, "", []
+            for attribute, wording in plan:
+                changed = reworded(new, attribute, wording.change)
+                if changed is not None and len(changed[0]) <= len(source) + ADDED:
+                    new, class_name = changed
+                    used.append((attribute, wording))
+            if used:
+                name = ", ".join(f"{wording.name} ({attribute})" for attribute, wording in used)
+                hypothesis = " ".join(dict.fromkeys(wording.hypothesis for _, wording in used))
+                yield harness_id(new, class_name), Proposal(name, new, brief.incumbent, "prompt", hypothesis)
 
 
 def reworded(source: str, attribute: str, change: Callable[[str], str]) -> tuple[str, str] | None:
