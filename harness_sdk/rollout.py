@@ -14,14 +14,20 @@ from typing import Annotated
 
 from annotated_types import Ge
 
+from harness_sdk.attempts import Attempts
+from harness_sdk.commit_rule import CommitRule
+from harness_sdk.env_step import EnvStep
 from harness_sdk.loader import LoadedHarness
 from harness_sdk.policies.base import Gate, Generation, Policy, PolicyError, PromptTooLongError, Request, Sampling
 from harness_sdk.randomness import derive_seed
 from harness_sdk.session import HarnessError, HarnessSession, Limits
 from harness_sdk.trajectory import ModelCall, Trajectory
-from harness_sdk.types import Completion, Episode, Message, ParseFailure, StepResult, ToolSchema, Turn
+from harness_sdk.types import Completion, Episode, Message, ParseFailure, ToolSchema, Turn
 from whale_env.core import EnvHandle, ToolEnv
-from whale_env.types import Failure, Score, Task, ToolCall
+from whale_env.errors import InputError
+from whale_env.types import Failure, Score, Task
+
+_COUNTS = ("max_turns", "max_tokens", "max_prompt_tokens", "concurrency")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +40,20 @@ class EpisodeLimits:
         max_tokens: Sampled tokens in an episode at most (the response limit).
         max_prompt_tokens: Length of a prompt at most.
         concurrency: Episodes at a time.
+        retries: How often more a model call is made, or a score asked for, that failed for no fault of the harness's.
     """
 
     max_turns: Annotated[int, Ge(0)] = 0
     max_tokens: Annotated[int, Ge(1)] = 8192
     max_prompt_tokens: Annotated[int, Ge(1)] = 16384
     concurrency: Annotated[int, Ge(1)] = 256
+    retries: Annotated[int, Ge(0)] = 2
+
+    def __post_init__(self) -> None:
+        for name, least in (*((limit, 1) for limit in _COUNTS), ("retries", 0)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise InputError(f"{name} must be a whole number of at least {least}, not {value!r:.80}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,39 +136,6 @@ class _EpisodeOver(Exception):
         self.reward = reward
 
 
-class _EnvStep:
-    """`Step` for one episode: enforces the commit rule, then steps the environment."""
-
-    def __init__(self, env: ToolEnv, episode: Episode) -> None:
-        self._env = env
-        self._commits = {tool.name for tool in env.tools if tool.commits}
-        self.blocking = env.domain.spec.blocking
-        self.last = StepResult(episode.first)
-        self.said = ""
-        self.violated = False
-        self.broken: Exception | None = None
-
-    def __call__(self, call: ToolCall) -> StepResult:
-        try:
-            return self._step(call)
-        except (
-            Exception
-        ) as error:  # remembered here: on its way out it passes through the harness, which is not to blame
-            self.broken = error
-            raise
-
-    def _step(self, call: ToolCall) -> StepResult:
-        if call.name in self._commits and call in self._env.action_space:  # others commit nothing: step says why
-            if not self._env.said(call, self.said):
-                self.violated = True
-                refused = f"refused: the model did not say {dict(call.arguments)!r:.200} since the last commit"
-                return StepResult(self.last.observation, self.last.done, refused)
-            self.said = ""
-        observation, _, terminated, truncated, info = self._env.step(call)
-        self.last = StepResult(observation, terminated or truncated, info["error"])
-        return self.last
-
-
 class _Run:
     """One episode from reset to trajectory."""
 
@@ -165,20 +146,22 @@ class _Run:
         self._previous: Generation | None = None
         self._turns: tuple[Turn, ...] = ()
         self._env: ToolEnv | None = None
-        self._violated = False
+        self._rule: CommitRule | None = None
+        self._attempts = Attempts(config.retries)
 
     async def play(self) -> Trajectory:
         session: HarnessSession | None = None
+        job = self._job
         try:
-            self._env, first = self._handle.open(self._job.task, self._seed)
-            # One that knew the split or the data set could behave in search as it does not elsewhere: all look alike.
-            shown = replace(self._job.task, split="train", source="")
-            episode = Episode(shown, self._env.tools, first, first)
-            session = await self._job.harness.open(self._seed)
+            self._env, first = self._handle.open(job.task, self._seed)
+            self._rule = CommitRule(self._env)
+            episode = Episode(_shown(job.task), self._env.tools, first, first)
+            # Seeded by what it sees and no more: a task's or a run's own seed would be a key to the task.
+            session = await job.harness.open(derive_seed("harness", first.text))
             stopped = await self._loop(session, episode, self._env)
-            score = self._verdict(self._env)
+            score = self._verdict(await self._attempts.score(self._env))
         except _EpisodeOver as over:
-            stopped, score = str(over), self._ended(over)
+            stopped, score = str(over), await self._ended(over)
         except HarnessError as error:
             stopped, score = str(error), Score(0.0, "harness_error")
         except PolicyError as error:
@@ -188,9 +171,10 @@ class _Run:
         finally:
             if session is not None:
                 await session.close()
-        if self._violated and score.reward is not None:
-            score = replace(score, reward=0.0, failure="harness_violation")
-        job = self._job
+        if self._rule is not None:
+            if self._rule.refused and score.reward is not None:
+                score = replace(score, reward=0.0, failure="harness_violation")
+            score = replace(score, metrics={**score.metrics, **self._rule.metrics(), **self._attempts.metrics()})
         calls = tuple(self._calls)
         return Trajectory(job.task, job.harness.id, job.index, self._seed, calls, self._turns, score, stopped)
 
@@ -199,7 +183,8 @@ class _Run:
         limits = session.limits
         spec = env.domain.spec
         max_turns = min(limits.max_turns, self._config.max_turns or spec.max_steps + spec.max_invalid)
-        step = _EnvStep(env, episode)
+        assert self._rule is not None
+        step = EnvStep(env, episode, self._rule)
         while True:
             reason = await session.stop(episode)
             if reason is None and episode.done:
@@ -211,6 +196,8 @@ class _Run:
             if reason is not None:
                 return reason
             messages = await session.pack(episode)
+            if not messages[-1]["content"].strip() and not messages[-1].get("tool_calls"):
+                raise HarnessError("pack", "the last message is empty; leave it out, or say something in it")
             generation = await self._generate(self._request(session.limits, episode, messages, schemas))
             self._calls.append(
                 ModelCall(
@@ -222,16 +209,15 @@ class _Run:
                 )
             )
             self._previous = generation
+            self._rule.hear(generation.completion, messages)
             turn = await self._turn(session, episode, generation.completion, step)
             self._turns = (*episode.turns, turn)
             episode = replace(episode, observation=step.last.observation, turns=self._turns, done=step.last.done)
-            self._violated = step.violated
             if turn.failure and turn.feedback is None and not episode.done:
                 return f"gave up: {turn.failure.reason}"
 
-    async def _turn(self, session: HarnessSession, episode: Episode, completion: Completion, step: _EnvStep) -> Turn:
+    async def _turn(self, session: HarnessSession, episode: Episode, completion: Completion, step: EnvStep) -> Turn:
         self._turns = (*episode.turns, Turn(completion))
-        step.said += "\n" + _said(completion)
         parsed = await session.parse(completion, episode)
         if isinstance(parsed, ParseFailure):
             if completion.finish_reason == "length":
@@ -246,8 +232,6 @@ class _Run:
             except HarnessError:
                 if step.broken is None:
                     raise
-            finally:
-                self._violated = step.violated
             if step.broken is not None:
                 raise step.broken
             if step.last.error is not None:
@@ -279,23 +263,26 @@ class _Run:
 
     async def _generate(self, request: Request) -> Generation:
         try:
-            return await self._policy.generate(request)
+            return await self._attempts.generation(self._policy, request)
         except PromptTooLongError as error:
             raise _EpisodeOver("budget", str(error)) from None
 
-    def _ended(self, over: _EpisodeOver) -> Score:
-        score = self._env.score() if self._env else Score(over.reward)
+    async def _ended(self, over: _EpisodeOver) -> Score:
+        if self._env is None:
+            return Score(over.reward, over.failure)
+        try:
+            score = await self._attempts.score(self._env)
+        except Exception:
+            return Score(None, "env_error")
         return score if score.reward == 1.0 else replace(score, reward=over.reward, failure=over.failure)
 
-    def _verdict(self, env: ToolEnv) -> Score:
-        score = env.score()
+    def _verdict(self, score: Score) -> Score:
         last = self._turns[-1].failure if self._turns else None
-        if score.reward == 1.0 or env.over:
+        if score.reward == 1.0 or (self._env is not None and self._env.over):
             return score
         return replace(score, reward=0.0, failure=last.kind if last else "budget")
 
 
-def _said(completion: Completion) -> str:
-    """Returns everything the model wrote in one completion, the arguments of native tool calls included."""
-    arguments = [str(value) for call in completion.tool_calls for value in call.arguments.values()]
-    return "\n".join([completion.text, *arguments])
+def _shown(task: Task) -> Task:
+    """The task as a harness sees it: one that knew its id, tier or split could look it up, or tell search from test."""
+    return Task("task", task.env, "train")

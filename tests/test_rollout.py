@@ -157,13 +157,13 @@ def test_infrastructure_failures_have_no_reward_and_spare_the_others() -> None:
 
         async def generate(self, request: Request) -> Generation:
             self.calls += 1
-            if self.calls == 3:
+            if request.messages[-1]["content"] != "What is 1 + 1?":
                 raise PolicyError("connection lost")
             if self.calls == 5:
                 raise ZeroDivisionError("a bug in the backend")
             return await self.good.generate(request)
 
-    jobs = [Job(trusted(Harness), TASKS[1], index) for index in range(8)]
+    jobs = [Job(trusted(Harness), TASKS[2 if index == 2 else 1], index) for index in range(8)]
     rewards = [t.reward for t in asyncio.run(rollout(jobs, ENV, Flaky()))]
     assert rewards == [1.0, 1.0, None, 1.0, None, 1.0, 1.0, 1.0]
 

@@ -9,16 +9,14 @@ sealed handle cannot open the test split.
 from __future__ import annotations
 
 import json
-import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from decimal import Decimal
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import gymnasium as gym
 
+from whale_env.commit import FEW, Named, named_verbatim, pieces, said_code, said_verbatim
 from whale_env.errors import InputError, WhaleError
 from whale_env.spaces import ObservationSpace, ToolCallSpace
 from whale_env.types import SPLITS, Failure, Json, Observation, Score, Split, Task, ToolCall, ToolSpec
@@ -87,15 +85,33 @@ class Session(Protocol):
         ...
 
     def apply(self, call: ToolCall) -> Outcome:
-        """Applies a schema-valid call."""
-        ...
+        """Applies a schema-valid call.
 
-    def said(self, call: ToolCall, text: str) -> bool:
-        """Whether the model's text says what a committing call claims it said (`said_verbatim` fits most domains)."""
+        Raises:
+            CallError: What serves calls breaks at this one.
+        """
         ...
 
     def score(self) -> Score:
         """Scores the episode as it stands."""
+        ...
+
+
+@runtime_checkable
+class Says(Protocol):
+    """A session with a notion of its own of what a text says; without it `said_verbatim` decides."""
+
+    def said(self, call: ToolCall, text: str) -> bool:
+        """Whether a text says what a committing call commits."""
+        ...
+
+
+@runtime_checkable
+class Names(Protocol):
+    """A session with values of a kind of its own (the legal moves); without it `named_verbatim` finds them."""
+
+    def named(self, call: ToolCall, text: str) -> Sequence[Named]:
+        """Returns what a text names of the kinds that a committing call's arguments are of."""
         ...
 
 
@@ -111,6 +127,10 @@ class Domain(Protocol):
     def start(self, task: Task, seed: int) -> Session:
         """Opens an episode on a task."""
         ...
+
+
+class CallError(WhaleError):
+    """A call broke what serves it, while other calls still work: whoever made the call is to blame, not the world."""
 
 
 class UnknownTaskError(WhaleError, LookupError):
@@ -237,8 +257,24 @@ class ToolEnv(gym.Env[Observation, ToolCall]):
         return outcome.observation, reward, self._over and not truncated, truncated, {"error": outcome.error}
 
     def said(self, call: ToolCall, text: str) -> bool:
-        """Whether the model's own text says what a committing call claims (see the commit rule in the docs)."""
-        return self._live().said(call, text)
+        """Whether a text of the model's says what a call commits, or has the program that it runs (the commit rule)."""
+        session = self._live()
+        if any(tool.runs for tool in self.tools if tool.name == call.name):
+            return all(said_code(str(value), text) for value in call.arguments.values())
+        return session.said(call, text) if isinstance(session, Says) else said_verbatim(call, text)
+
+    def named(self, call: ToolCall, text: str) -> Sequence[Named]:
+        """Returns what a text names of the kinds that a committing call's arguments are of (the commit rule)."""
+        session = self._live()
+        if isinstance(session, Names):
+            return session.named(call, text)
+        found = named_verbatim(call, text, self._choices(call.name))
+        if all(entry.value in entry.values for entry in found) or not self.said(call, text):
+            return found
+        # Said in another way than word for word, which only the session can tell: piece by piece.
+        parts = tuple(pieces(text))
+        few = parts if len(set(parts)) <= FEW else parts[-1:]
+        return (Named(parts, next((part for part in reversed(few) if self.said(call, part)), None), False),)
 
     def score(self) -> Score:
         """Scores the episode as it stands."""
@@ -258,6 +294,11 @@ class ToolEnv(gym.Env[Observation, ToolCall]):
         if self.render_mode == "svg" and hasattr(session, "svg"):
             return str(session.svg())
         return session.observe().text
+
+    def _choices(self, tool: str) -> dict[str, Sequence[Json]]:
+        schema = next((known.parameters for known in self.tools if known.name == tool), {})
+        properties: Mapping[str, Any] = schema.get("properties", {})
+        return {name: item["enum"] for name, item in properties.items() if item.get("enum")}
 
     def _draw_task(self) -> Task:
         tasks = self.domain.tasks(self._split)
@@ -336,42 +377,3 @@ class EnvHandle:
                 f"--env gymnasium --env-args '{arguments}'"
             )
         return env
-
-
-def said_verbatim(call: ToolCall, text: str) -> bool:
-    """Whether every argument of a call stands in a text, case and white space aside, as whole words.
-
-    Args:
-        call: A committing call.
-        text: What the model wrote.
-
-    Returns:
-        True if each argument occurs and is not part of a longer word or number; a number may be written in any way
-        (``1,234.50`` says 1234.5).
-    """
-    folded = _fold(text)
-    return bool(call.arguments) and all(_says(value, folded) for value in call.arguments.values())
-
-
-_NUMBER = re.compile(
-    r"(?<![\w.,/^\u2212-])-?(?:\d{1,3}(?:,\d{3}){1,12}|\d{1,40})(?:\.\d{1,40})?(?:e[+-]?\d{1,3})?(?![\w/^]|[.,]\d)"
-)
-"""A number that stands alone: not the 8 of ``8m``, ``0.8`` or ``3/8``."""
-
-
-def _says(value: Any, text: str) -> bool:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        return _occurs(_fold(str(value)), text)
-    return any(Decimal(found.replace(",", "")) == Decimal(str(value)) for found in _NUMBER.findall(text))
-
-
-def _fold(text: str) -> str:
-    return " ".join(text.casefold().split())
-
-
-def _occurs(needle: str, text: str) -> bool:
-    if not needle:
-        return False
-    before = r"(?<![^\W_])" if needle[0].isalnum() else ""
-    after = r"(?![^\W_])" if needle[-1].isalnum() else ""
-    return re.search(before + re.escape(needle) + after, text) is not None

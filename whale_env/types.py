@@ -46,12 +46,14 @@ class ToolSpec:
         parameters: JSON schema of the arguments (``{"type": "object", "properties": …, "required": […]}``), of which
             `whale_env.json_schema` says what is read.
         commits: Whether a call binds the agent (a move, a final answer). Others only inform.
+        runs: Whether it runs its argument as a program, which the model must then have written.
     """
 
     name: str
     description: str
     parameters: Mapping[str, Json]
     commits: bool = False
+    runs: bool = False
 
     def __post_init__(self) -> None:
         """Brings a schema's ``true``, ``false`` and null into the form that every reader knows."""
@@ -73,12 +75,15 @@ class ToolSpec:
             "description": self.description,
             "parameters": self.parameters,
             "commits": self.commits,
+            "runs": self.runs,
         }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> ToolSpec:
         """Rebuilds a tool from `to_json`."""
-        return cls(data["name"], data["description"], data["parameters"], data.get("commits", False))
+        return cls(
+            data["name"], data["description"], data["parameters"], data.get("commits", False), data.get("runs", False)
+        )
 
 
 @dataclass(frozen=True, slots=True)

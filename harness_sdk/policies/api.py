@@ -18,7 +18,7 @@ from time import time
 from typing import Any
 from urllib.parse import urlsplit
 
-from harness_sdk.policies.base import PolicyError, PromptTooLongError
+from harness_sdk.policies.base import PolicyError, PromptRefusedError, PromptTooLongError
 from harness_sdk.types import ParseFailure
 from whale_env.errors import InputError, MissingPackageError
 from whale_env.http_json import without_login
@@ -224,6 +224,8 @@ class ApiClient:
             return PolicyError(f"{self.where}: refused the key ({status}); check {self.config.key_variable}")
         if status in (400, 413, 422) and _TOO_LONG.search(reason):
             return ContextLengthError(f"{self.where}: {reason}")
+        if status in (400, 413, 422):
+            return PromptRefusedError(f"{self.where}: {status} {reason}")
         if status in RETRIED or status >= 500:
             return _Transient(f"{status} {reason}", _retry_after(error.response.headers))
         return PolicyError(f"{self.where}: {status} {reason}")

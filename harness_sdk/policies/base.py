@@ -18,6 +18,13 @@ class PolicyError(WhaleError):
     """The backend failed: an infrastructure failure, never a verdict on the model."""
 
 
+class PromptRefusedError(PolicyError):
+    """The chat template or the backend refuses a prompt (an empty one, a prefix that it cannot continue).
+
+    The harness's doing, unless a plain prompt is refused as well.
+    """
+
+
 class PromptTooLongError(WhaleError):
     """A prompt exceeds a limit: the harness's doing, counted as ``budget``.
 
@@ -134,6 +141,7 @@ class Policy(Protocol):
 
         Raises:
             PromptTooLongError: The prompt exceeds the request's or the model's limit.
+            PromptRefusedError: The template or the backend refuses the prompt.
             PolicyError: The backend failed.
         """
         ...

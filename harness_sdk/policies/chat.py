@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from harness_sdk import toolcalls
-from harness_sdk.policies.base import Generation, PolicyError, PromptTooLongError, Request
+from harness_sdk.policies.base import Generation, PromptRefusedError, PromptTooLongError, Request
 from harness_sdk.types import Completion, FinishReason, Message, ParseFailure, ToolSchema
 from whale_env.types import ToolCall, ToolSpec
 from whale_env.wording import first_line
@@ -78,7 +78,7 @@ class ChatEncoder:
             The rendered prompt (private-use marks stand for control tokens that are text) and its ids.
 
         Raises:
-            PolicyError: The chat template refuses the messages.
+            PromptRefusedError: The chat template refuses the messages.
         """
         text = self._render(messages, tools)
         if previous is not None and previous.token_ids:
@@ -98,7 +98,7 @@ class ChatEncoder:
 
         Raises:
             PromptTooLongError: The prompt exceeds a limit.
-            PolicyError: The chat template refuses the messages.
+            PromptRefusedError: The chat template refuses the messages.
         """
         text, ids = self.encode(request.messages, request.tools, request.previous)
         limit = min(request.max_prompt_tokens, context - 1)
@@ -160,7 +160,7 @@ class ChatEncoder:
             )
         except Exception as error:  # a template is a program of the model's: it may raise anything
             reason = first_line(error)
-            raise PolicyError(f"the model's chat template refuses these messages: {reason}") from error
+            raise PromptRefusedError(f"the model's chat template refuses these messages: {reason}") from error
         return rendered
 
     def _safe(self, message: Message) -> dict[str, Any]:

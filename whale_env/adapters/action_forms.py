@@ -108,18 +108,6 @@ def _form(schema: Mapping[str, Any], *, inside: bool = False) -> str:
     return "…"
 
 
-def leaves(value: Json) -> Iterator[Json]:
-    """Yields the single values within a call's arguments, which the model must have said one by one."""
-    if isinstance(value, Mapping):
-        for item in value.values():
-            yield from leaves(item)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from leaves(item)
-    else:
-        yield value
-
-
 def _schema(space: spaces.Space[Any], names: Names, where: str) -> dict[str, Json]:
     match space:
         case spaces.Discrete():

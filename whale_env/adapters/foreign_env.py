@@ -19,11 +19,12 @@ from typing import Any
 
 import gymnasium as gym
 
-from whale_env.adapters.action_forms import Names, action_of, choices, instructions, leaves, parameters, written
+from whale_env.adapters.action_forms import Names, action_of, choices, instructions, parameters, written
 from whale_env.adapters.known_envs import KNOWN, Notes
 from whale_env.adapters.space_text import MAX_NUMBERS, plain, size, text, without_escapes
 from whale_env.arguments import check_whole
-from whale_env.core import DomainSpec, Outcome, ToolEnv, said_verbatim
+from whale_env.commit import leaves, said_verbatim
+from whale_env.core import DomainSpec, Outcome, ToolEnv
 from whale_env.errors import InputError
 from whale_env.types import SPLITS, Json, Observation, Score, Split, Task, ToolCall, ToolSpec
 

@@ -16,7 +16,8 @@ from typing import Any
 
 from whale_env.adapters.generation import generated
 from whale_env.arguments import check_whole
-from whale_env.core import DomainSpec, Outcome, ToolEnv, said_verbatim
+from whale_env.commit import Named, named_verbatim, said_verbatim
+from whale_env.core import DomainSpec, Outcome, ToolEnv
 from whale_env.errors import InputError
 from whale_env.searchqa.verifier import tagged_answer
 from whale_env.splits import split_of, text_key
@@ -161,9 +162,20 @@ class ReasoningSession:
         return Outcome(self.observe(), done=True)
 
     def said(self, call: ToolCall, text: str) -> bool:
-        """Whether the text has the answer, case and white space aside."""
-        return said_verbatim(call, text)
+        """Whether the text has the answer, case and white space aside; of one with answer tags, what they hold."""
+        return said_verbatim(_in_tags(call), text)
+
+    def named(self, call: ToolCall, text: str) -> tuple[Named, ...]:
+        """Returns the numbers or the pieces that the text names."""
+        return named_verbatim(_in_tags(call), text)
 
     def score(self) -> Score:
         """1 when the data set's scorer gives the committed answer at least the threshold. Metric: ``partial_score``."""
         return self._score or Score(0.0, "budget")
+
+
+def _in_tags(call: ToolCall) -> ToolCall:
+    from whale_env.verifiers import tagged_answer
+
+    tagged = tagged_answer(str(call.arguments["text"]))
+    return call if tagged is None else ToolCall(call.name, {"text": tagged})

@@ -15,8 +15,9 @@ from typing import Any
 import chess
 
 from whale_env.chess.puzzles import EMBEDDED, Puzzle, load_puzzles
-from whale_env.chess.verifier import LineState, parse_move, said_in, start_line
-from whale_env.core import DomainSpec, Easy, Outcome, ToolEnv, said_verbatim
+from whale_env.chess.verifier import LineState, moves_in, parse_move, said_in, start_line
+from whale_env.commit import Named, said_verbatim
+from whale_env.core import DomainSpec, Easy, Outcome, ToolEnv
 from whale_env.errors import InputError
 from whale_env.splits import Plan, Source, plan_of
 from whale_env.text_files import stamp
@@ -180,6 +181,14 @@ class ChessSession:
         """Whether the text has the move in UCI, SAN or a castling alias."""
         move = parse_move(self._state.board, str(call.arguments.get("uci", "")))
         return said_verbatim(call, text) if move is None else said_in(self._state.board, move, text)
+
+    def named(self, call: ToolCall, text: str) -> list[Named]:
+        """Returns the legal moves that the text names."""
+        board, given = self._state.board, str(call.arguments.get("uci", ""))
+        move = parse_move(board, given)
+        if move is None:  # it can only be refused: where it was said, it is as good as chosen
+            return [Named((given,) if said_verbatim(call, text) else (), given)]
+        return [Named(tuple(named.uci() for named in moves_in(board, text)), move.uci())]
 
     def score(self) -> Score:
         """1 when the line is solved."""

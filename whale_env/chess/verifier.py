@@ -112,6 +112,20 @@ def said_in(board: chess.Board, move: chess.Move, text: str) -> bool:
     )
 
 
+def moves_in(board: chess.Board, text: str) -> list[chess.Move]:
+    """Returns the legal moves that a text names, in order, each as a word of its own (see `said_in`)."""
+    known: dict[str, chess.Move | None] = {}
+    found = []
+    for match in _WORD.finditer(text):
+        word = match[0].strip("_")
+        if word not in known:
+            known[word] = parse_move(board, word) if len(word) <= _LONGEST_MOVE else None
+        move = known[word]
+        if move is not None:
+            found.append(move)
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class LineState:
     """A puzzle in progress: where the solver stands and what the line still holds.

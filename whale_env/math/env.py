@@ -11,7 +11,8 @@ from collections.abc import Hashable, Sequence
 from functools import lru_cache
 from typing import Any
 
-from whale_env.core import DomainSpec, Easy, Outcome, ToolEnv, said_verbatim
+from whale_env.commit import Named, named_verbatim, said_verbatim
+from whale_env.core import DomainSpec, Easy, Outcome, ToolEnv
 from whale_env.math.problems import Problem, load_problems
 from whale_env.math.verifier import boxed_answer, math_equal
 from whale_env.splits import Plan, Source, plan_of
@@ -26,6 +27,7 @@ PYTHON = ToolSpec(
         "properties": {"code": {"type": "string", "description": "The program; sympy and numpy can be imported."}},
         "required": ["code"],
     },
+    runs=True,
 )
 ANSWER = ToolSpec(
     "answer",
@@ -156,8 +158,11 @@ class MathSession:
 
         Of a text with a box only the box's content needs to be said: it alone is judged, and ``\boxed`` is form.
         """
-        boxed = boxed_answer(str(call.arguments["text"]))
-        return said_verbatim(ToolCall("answer", {"text": boxed}) if boxed else call, text)
+        return said_verbatim(_in_box(call), text)
+
+    def named(self, call: ToolCall, text: str) -> tuple[Named, ...]:
+        """Returns the numbers that the text names, or its pieces where the answer is no number."""
+        return named_verbatim(_in_box(call), text)
 
     def score(self) -> Score:
         """1 when the box of the committed answer equals the reference."""
@@ -169,6 +174,11 @@ class MathSession:
         failure: Failure | None = None if right else "format" if boxed is None else "wrong"
         metrics = {"programs": float(self._programs), "boxed": float(boxed is not None)}
         return Score(float(right), failure, metrics)
+
+
+def _in_box(call: ToolCall) -> ToolCall:
+    boxed = boxed_answer(str(call.arguments["text"]))
+    return ToolCall(call.name, {"text": boxed}) if boxed else call
 
 
 def _shown(result: dict[str, Json]) -> str:

@@ -11,7 +11,8 @@ from collections.abc import Hashable, Sequence
 from functools import lru_cache
 from typing import Any
 
-from whale_env.core import DomainSpec, Easy, Outcome, ToolEnv, said_verbatim
+from whale_env.commit import Named, named_verbatim, said_verbatim
+from whale_env.core import CallError, DomainSpec, Easy, Outcome, ToolEnv
 from whale_env.errors import InputError
 from whale_env.retrieval import MAX_K, Passage, Retriever, opened
 from whale_env.searchqa.judge import Judge, JudgeConfig, LLMJudge, Verdict
@@ -22,6 +23,9 @@ from whale_env.text_files import stamp
 from whale_env.types import Failure, Observation, Score, Split, Task, ToolCall, ToolSpec
 
 DEFAULT_K = 3
+PROBE = "the"
+"""A query that every retriever can answer, to find out whether it was another query that broke it."""
+
 MAX_QUERY = 1000
 """Characters of a query; with more, Lucene would refuse it for its number of terms."""
 SEARCH = ToolSpec(
@@ -196,15 +200,19 @@ class SearchQASession:
             return Outcome(self.observe(), f"search: the query has {len(query)} characters; at most {MAX_QUERY}")
         if not isinstance(k, int) or not 1 <= k <= MAX_K:
             return Outcome(self.observe(), f"search: k must be from 1 to {MAX_K}, not {k}")
-        self._found = self._retriever.search(query, k)
+        self._found = self._search(query, k)
         self._query = query
         self._searches += 1
         self._retrieved = self._retrieved or any(_holds(passage, self._question.answers) for passage in self._found)
         return Outcome(self.observe())
 
     def said(self, call: ToolCall, text: str) -> bool:
-        """Whether the text has the answer, case and white space aside."""
-        return said_verbatim(call, text)
+        """Whether the text has the answer, case and white space aside; of one with answer tags, what they hold."""
+        return said_verbatim(_in_tags(call), text)
+
+    def named(self, call: ToolCall, text: str) -> tuple[Named, ...]:
+        """Returns the numbers or the pieces that the text names."""
+        return named_verbatim(_in_tags(call), text)
 
     def score(self) -> Score:
         """1 when the committed answer matches a reference.
@@ -223,6 +231,17 @@ class SearchQASession:
         failure: Failure | None = "budget" if verdict is None else "format" if self._empty else "wrong"
         return Score(reward, None if reward else failure, metrics)
 
+    def _search(self, query: str, k: int) -> tuple[Passage, ...]:
+        try:
+            return self._retriever.search(query, k)
+        except Exception as error:
+            try:
+                self._retriever.search(PROBE, 1)
+            except Exception:
+                raise error from None  # nothing can be found: the query is not to blame
+            why = (str(error).strip().splitlines() or [""])[0]
+            raise CallError(f"search: the query breaks the retriever: {type(error).__name__}: {why:.200}") from error
+
     def _judged(self, text: str) -> Verdict:
         tagged = tagged_answer(text)
         given = text.strip() if tagged is None else tagged
@@ -230,6 +249,11 @@ class SearchQASession:
         if self._judge is not None:
             return self._judge.judge(self._question.text, self._question.answers, given)
         return Verdict(answer_matches(self._question.answers, given), "exact")
+
+
+def _in_tags(call: ToolCall) -> ToolCall:
+    tagged = tagged_answer(str(call.arguments["text"]))
+    return call if tagged is None else ToolCall(call.name, {"text": tagged})
 
 
 def _holds(passage: Passage, answers: Sequence[str]) -> bool:
