@@ -1,9 +1,9 @@
 """The floor: what a harness earns with policies that know nothing.
 
-A reward that needs no model is the harness's, or chance. Every policy without skill (`harness_sdk.no_skill`) plays a few
-tasks; the best of them play further ones, on which nothing was chosen. There the reward is compared with what the same
-policies earn under the starting harness (h0) and under the SDK's plain one, which shows no more than the environment
-does (chance). What lies significantly above both is refused as ``answers-itself``.
+A reward that needs no model is the harness's, or chance. Every policy without skill (`harness_sdk.no_skill`) plays a
+few tasks; the best of them play further ones, on which nothing was chosen. There the reward is compared with what
+policies without skill earn under the starting harness (h0) and under the SDK's plain one, which shows no more than the
+environment does (chance). What lies significantly above both is refused as ``answers-itself``.
 
 The test is an exact binomial one of the best policy's solved tasks against the larger of the two rates, each counted
 with one more success in two more tasks so that a rate of 0 is not taken for certain; its level is `LEVEL`, divided by
@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from harness_sdk.loader import LoadedHarness, load
-from harness_sdk.no_skill import policies
+from harness_sdk.no_skill import ASKED, policies
 from harness_sdk.rollout import RolloutConfig, jobs_for, rollout
 from harness_sdk.trajectory import Trajectory
 from whale_env.core import EnvHandle
@@ -103,24 +103,24 @@ async def floor(
         HarnessError: It cannot begin an episode at all.
         ConfinementError: It is untrusted and cannot be confined here.
     """
-    screened = tasks[:SCREENED]
-    confirmed = tasks[SCREENED : SCREENED + CONFIRMED] if len(tasks) >= 2 * SCREENED else tasks
+    few = len(tasks) < 2 * SCREENED
+    screened, confirmed = (tasks, tasks) if few else (tasks[:SCREENED], tasks[SCREENED : SCREENED + CONFIRMED])
     own = await _played(harness, env, screened, confirmed)
     plain = load("harness_sdk.harness:Harness")
-    chance = await _known(plain, env, screened, confirmed)
-    first = chance if h0 is None else own if h0.id == harness.id else await _known(h0, env, screened, confirmed)
+    chance = await _compared(plain, env, screened, confirmed, own.chosen)
+    first = chance if h0 is None else await _compared(h0, env, screened, confirmed, own.chosen)
     count = len(confirmed)
-    solved = max(first.solved, chance.solved)
+    solved = max(first, chance)
     rate = (solved + 1) / (count + 2)
-    compared = BEST if confirmed is not tasks else own.policies
+    compared = own.policies if few else len(own.chosen)
     level = LEVEL / compared
     least = next((k for k in range(count + 1) if k > solved and _at_least(k, count, rate) < level), count + 1)
     return Floor(
         reward=own.solved / max(1, count),
         policy=own.policy,
         tasks=count,
-        h0=first.solved / max(1, count),
-        chance=chance.solved / max(1, count),
+        h0=first / max(1, count),
+        chance=chance / max(1, count),
         p_value=min(1.0, compared * _at_least(own.solved, count, rate)),
         limit=least / max(1, count),
         violations=len(own.violations),
@@ -132,40 +132,58 @@ async def floor(
 class _Best:
     policy: str
     solved: int
+    chosen: tuple[str, ...]
     policies: int
-    violations: tuple[Trajectory, ...] = ()
+    violations: tuple[Trajectory, ...]
 
 
-_measured: dict[tuple[object, ...], _Best] = {}
+_measured: dict[tuple[object, ...], dict[str, int]] = {}
 
 
-async def _known(harness: LoadedHarness, env: EnvHandle, screened: Sequence[Task], confirmed: Sequence[Task]) -> _Best:
-    """Measures what candidates are compared with, once for all of them."""
+async def _compared(
+    harness: LoadedHarness, env: EnvHandle, screened: Sequence[Task], confirmed: Sequence[Task], others: Sequence[str]
+) -> int:
+    """Returns what the best policy earns of those that are best under this harness and of others, measured once."""
     key = (harness.id, env.name, repr(sorted(env.kwargs.items())), tuple(t.id for t in (*screened, *confirmed)))
-    if key not in _measured:
-        _measured[key] = await _played(harness, env, screened, confirmed)
-    return _measured[key]
+    known = _measured.setdefault(key, {})
+    if not known:
+        own = await _played(harness, env, screened, confirmed)
+        known[own.policy] = own.solved
+    player = _Player(harness, env)
+    twins = {twin for name in others for twin in (name, name.removesuffix(ASKED), name.removesuffix(ASKED) + ASKED)}
+    missing = sorted((twins & player.known.keys()) - known.keys())
+    for name, played in zip(missing, await player.play(missing, confirmed), strict=True):
+        known[name] = _solved(played)
+    return max(count for name, count in known.items() if name in twins or name == next(iter(known)))
+
+
+class _Player:
+    """Plays policies without skill, some at a time."""
+
+    def __init__(self, harness: LoadedHarness, env: EnvHandle) -> None:
+        self.known = policies(env.prototype.tools)
+        self._harness, self._env = harness, env
+        self._slots = asyncio.Semaphore(AT_ONCE)
+
+    async def play(self, names: Sequence[str], tasks: Sequence[Task]) -> list[list[Trajectory]]:
+        return await asyncio.gather(*(self._one(name, tasks) for name in names))
+
+    async def _one(self, name: str, tasks: Sequence[Task]) -> list[Trajectory]:
+        async with self._slots:
+            config = RolloutConfig(phase="floor", max_prompt_tokens=10**6, concurrency=8)
+            return await rollout(jobs_for(self._harness, tasks), self._env, self.known[name], config)
 
 
 async def _played(harness: LoadedHarness, env: EnvHandle, screened: Sequence[Task], confirmed: Sequence[Task]) -> _Best:
-    known = policies(env.prototype.tools)
-    slots = asyncio.Semaphore(AT_ONCE)
-
-    async def play(name: str, tasks: Sequence[Task]) -> list[Trajectory]:
-        async with slots:
-            config = RolloutConfig(phase="floor", max_prompt_tokens=10**6, concurrency=8)
-            return await rollout(jobs_for(harness, tasks), env, known[name], config)
-
-    first = dict(zip(known, await asyncio.gather(*(play(name, screened) for name in known)), strict=True))
-    ranked = sorted(known, key=lambda name: -_solved(first[name]))
+    player = _Player(harness, env)
+    first = dict(zip(player.known, await player.play([*player.known], screened), strict=True))
+    ranked = sorted(player.known, key=lambda name: -_solved(first[name]))
     chosen = ranked[:BEST] if _solved(first[ranked[0]]) else ranked[:1]
-    if len(confirmed) > len(screened):
-        again = await asyncio.gather(*(play(name, confirmed) for name in chosen))
-    else:
-        again = [first[name] for name in chosen]
+    fresh = confirmed is not screened
+    again = await player.play(chosen, confirmed) if fresh else [first[name] for name in chosen]
     best = max(range(len(chosen)), key=lambda place: _solved(again[place]))
     violations = tuple(t for played in (*first.values(), *again) for t in played if picks(t))
-    return _Best(chosen[best], _solved(again[best]), len(known), violations)
+    return _Best(chosen[best], _solved(again[best]), tuple(chosen), len(player.known), violations)
 
 
 def picks(trajectory: Trajectory) -> bool:

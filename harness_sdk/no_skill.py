@@ -71,7 +71,7 @@ class Prompt:
 
     def names(self) -> list[str]:
         """Returns what is written with capitals within lines of the last message."""
-        return re.findall(r"(?<=[^.?!:\n] )[A-Z][\w'-]+(?: [A-Z][\w'-]+)*", self.last)
+        return re.findall(r"(?<=[^.?!:\n] )[A-Z][^\W\d]+(?:[ '-][A-Z][^\W\d]+)*\b(?![\w+#])", self.last)
 
     def tagged(self) -> list[str]:
         """Returns what stands in tags or boxes."""
@@ -79,9 +79,8 @@ class Prompt:
 
     def marked(self) -> list[str]:
         """Returns what stands in quotes or is set in bold, italics or as code."""
-        return [
-            match[1] for match in re.finditer(r"(?:\*\*|[*`\"\u201c])([^*`\"\u201d\n]{1,80})[*`\"\u201d]", self.text)
-        ]
+        found = re.finditer(r"(?:\*\*|[*`\"\u201c])([^*`\"\u201d\n]{1,80})[*`\"\u201d]", self.text)
+        return [match[1] for match in found]
 
     def told(self) -> list[str]:
         """Returns what stands behind a colon, an equals sign, an arrow, or a word that tells what to say."""
@@ -176,6 +175,10 @@ class NoSkill:
         return Generation(Completion(text, "length" if cut else "stop", calls, tokens, (), bool(calls)), text)
 
 
+ASKED = ", having asked"
+"""How the name ends of a policy that first calls an informing tool."""
+
+
 def policies(tools: Sequence[ToolSpec]) -> dict[str, NoSkill]:
     """Returns all policies without skill, by name.
 
@@ -185,7 +188,7 @@ def policies(tools: Sequence[ToolSpec]) -> dict[str, NoSkill]:
     found = {name: NoSkill(reader, tools, plain=True) for name, reader in TEXTS.items()}
     found |= {name: NoSkill(reader, tools) for name, reader in VALUES.items()}
     if any(map(_asked_in_words, tools)):
-        found |= {f"{name}, having asked": NoSkill(reader, tools, asks=True) for name, reader in VALUES.items()}
+        found |= {f"{name}{ASKED}": NoSkill(reader, tools, asks=True) for name, reader in VALUES.items()}
     return found
 
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from harness_sdk.check.listening import Notes, heard
 from harness_sdk.check.report import Behaviour, Finding
 from harness_sdk.check.scripted import policies
+from harness_sdk.floor import Floor, floor, picks
 from harness_sdk.loader import LoadedHarness
 from harness_sdk.rollout import Job, RolloutConfig, rollout
 from harness_sdk.trajectory import Trajectory
@@ -19,24 +20,34 @@ from whale_env.types import Task
 CHARS_PER_TOKEN = 4
 """Characters of English prose in a token, roughly: a prompt longer than this many per allowed token is too long."""
 
-
 SECONDS = 60.0
-"""For the whole check. An honest harness takes a few; one whose hooks or programs never end is not waited for again."""
+"""For the scripted policies. An honest harness takes a few; one whose hooks or programs never end is not waited for."""
+
+FLOOR_SECONDS = 300.0
+"""For the floor: some 300 episodes, more of them than a harness with short hooks needs on a busy machine."""
 
 
 async def behaviour(
-    harness: LoadedHarness, env: EnvHandle, tasks: Sequence[Task], *, seconds: float = SECONDS
+    harness: LoadedHarness,
+    env: EnvHandle,
+    tasks: Sequence[Task],
+    *,
+    h0: LoadedHarness | None = None,
+    seconds: float = SECONDS,
 ) -> Behaviour:
-    """Plays a harness against scripted policies, until one play shows that it is too slow to go on.
+    """Plays a harness against scripted policies and, if it is sound so far, measures its floor.
+
+    The scripted policies end with the first play that shows that it is too slow to go on.
 
     Args:
         harness: The harness; an untrusted one plays in the cage.
         env: The environment.
-        tasks: A handful of tasks.
-        seconds: How long it may take in all.
+        tasks: A handful of tasks; the floor is measured on those of the search split.
+        h0: The starting harness, which the floor is compared with.
+        seconds: How long the scripted policies may take in all.
 
     Returns:
-        What is wrong, and the first prompt.
+        What is wrong, the first prompt, and the floor.
 
     Raises:
         HarnessError: It cannot begin an episode at all.
@@ -77,7 +88,34 @@ async def behaviour(
     if size > limit:
         why = f"the first prompt has {size} characters; max_prompt_tokens allows about {limit}. Show less"
         findings.append(Finding("prompt-too-long", "any policy", why))
-    return Behaviour(tuple(findings), prompt, notes.offered, notes.right > 0)
+    measured = None
+    if not findings and prompt:
+        try:
+            async with asyncio.timeout(FLOOR_SECONDS) as allowed:
+                measured = await floor(harness, env, env.tasks("search"), h0=h0)
+            findings += _answering(measured)
+        except TimeoutError:
+            if not allowed.expired():
+                raise
+            why = f"its floor could not be measured within {FLOOR_SECONDS:g} s; do less in the hooks"
+            findings.append(Finding("too-slow", "policies without skill", why))
+    return Behaviour(tuple(findings), prompt, notes.offered, notes.right > 0, measured)
+
+
+def _answering(measured: Floor) -> list[Finding]:
+    """What the policies without skill found: a reward that is the harness's own, or a commit that is."""
+    found = []
+    if measured.answers_itself:
+        why = (
+            f"it earns {measured.reward:.2f} on {measured.tasks} tasks although the model knows nothing; the starting "
+            f"harness earns {measured.h0:.2f} so, a plain one {measured.chance:.2f}, and from {measured.limit:.2f} on "
+            "that is no chance. Show what the environment shows, and leave the choice to the model"
+        )
+        found.append(Finding("answers-itself", measured.policy, why))
+    if measured.example is not None:
+        refused = next(text for turn in measured.example.turns for text in (*turn.results, "") if "refused" in text)
+        found.append(Finding("violation", "a policy without skill", f"{refused} (task {measured.example.task.id})"))
+    return found
 
 
 async def _limit(harness: LoadedHarness) -> int:
@@ -100,7 +138,7 @@ def _broken(trajectories: Sequence[Trajectory]) -> list[Wrong]:
             found.append(("hook-error", trajectory.stopped, task))
         if not trajectory.calls and trajectory.score.failure == "budget":
             found.append(("prompt-too-long", f"{trajectory.stopped}. Show less", task))
-        if trajectory.score.failure == "harness_violation":
+        if picks(trajectory):
             why = "it committed something the model did not say; take every committed argument from the completion"
             found.append(("violation", why, task))
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from harness_sdk.floor import Floor
 from harness_sdk.types import Message
 
 
@@ -35,12 +36,14 @@ class Behaviour:
         prompt: The first prompt it packed, for a person or a proposer to read.
         offered: Names of the tool schemas that the model is offered natively; None if they were never asked for.
         acted: Whether any call of the environment was of a tool that is there, with arguments that fit.
+        floor: What it earns with policies that know nothing; None if it broke before that was measured.
     """
 
     findings: tuple[Finding, ...]
     prompt: tuple[Message, ...]
     offered: tuple[str, ...] | None = None
     acted: bool = True
+    floor: Floor | None = None
 
     @property
     def ok(self) -> bool:
@@ -54,6 +57,8 @@ class Behaviour:
         if self.prompt:
             lines.append("the first prompt it packs:")
             lines += [f"  {message['role']}: {message['content']}" for message in self.prompt]
+        if self.floor is not None:
+            lines.append(str(self.floor))
         if self.offered is not None:
             lines.append(f"tools that the model is offered natively: {', '.join(self.offered) or 'none'}")
         return "\n".join(lines)

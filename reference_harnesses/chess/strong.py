@@ -9,7 +9,7 @@ from harness_sdk import Completion, Episode, Harness, Message, ParseFailure, Too
 
 
 class ChessStrong(Harness):
-    """A short prompt, one SAN list with forcing moves first, and a parser that takes a move however it is written."""
+    """A short prompt, one SAN list in the order given, and a parser that takes a move however it is written."""
 
     system = "Chess puzzle. Answer with the winning move."
     max_turns = 16
@@ -21,26 +21,24 @@ class ChessStrong(Harness):
         return []
 
     def pack(self, episode: Episode) -> list[Message]:
-        """Lists the legal moves in SAN: mates, checks, captures, the rest."""
+        """Lists the legal moves in SAN, as they come: an order by worth would answer in the model's place."""
         data = episode.observation.data
-        sans = sorted((move["san"] for move in data["legal_moves"]), key=_forcing)
+        sans = [move["san"] for move in data["legal_moves"]]
         user = f"{data['side_to_move']} to move. Moves: {' '.join(sans)}\nBest move:"
         return [{"role": "system", "content": self.system}, {"role": "user", "content": user}]
 
     def parse(self, completion: Completion, episode: Episode) -> list[ToolCall] | ParseFailure:
-        """Takes the first word that is a legal move in UCI or SAN."""
+        """Takes the word that is a legal move in UCI or SAN: the first of at most three moves, else the last one."""
         legal = {}
         for move in episode.observation.data["legal_moves"]:
             legal[move["uci"]] = legal[_bare(move["san"])] = move["uci"]
+        named: list[str] = []
         for word in re.findall(r"[A-Za-z0-9=+#-]+", completion.text):
             if _bare(word) in legal:
-                return [ToolCall("move", {"uci": legal[_bare(word)]})]
-        return ParseFailure("no legal move in the reply")
-
-
-def _forcing(san: str) -> tuple[int, str]:
-    rank = 0 if "#" in san else 1 if "+" in san else 2 if "x" in san else 3
-    return rank, san
+                named.append(legal[_bare(word)])
+        if not named:
+            return ParseFailure("no legal move in the reply")
+        return [ToolCall("move", {"uci": named[0] if len(set(named)) <= 3 else named[-1]})]
 
 
 def _bare(move: str) -> str:

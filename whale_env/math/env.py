@@ -162,7 +162,11 @@ class MathSession:
 
     def named(self, call: ToolCall, text: str) -> tuple[Named, ...]:
         """Returns the numbers that the text names, or its pieces where the answer is no number."""
-        return named_verbatim(_in_box(call), text)
+        inner = _in_box(call)
+        if inner is call:  # an answer without a box earns nothing: where it was said, it is as good as chosen
+            given = str(call.arguments["text"])
+            return (Named((given,) if said_verbatim(call, text) else (), given),)
+        return named_verbatim(inner, text)
 
     def score(self) -> Score:
         """1 when the box of the committed answer equals the reference."""
