@@ -50,7 +50,7 @@ class Floor:
         reward: Mean reward of the best policy without skill.
         policy: Its name.
         tasks: On how many tasks that was measured.
-        h0: What such policies earn under the starting harness; as ``chance`` where none was given.
+        h0: What such policies earn under the starting harness.
         chance: What they earn under the plain harness.
         p_value: How likely the reward is where the harness gives nothing away.
         limit: The smallest reward that is refused here.
@@ -94,7 +94,7 @@ async def floor(
         harness: The harness; an untrusted one plays in the cage.
         env: The environment.
         tasks: Tasks of the search split; up to `SCREENED` + `CONFIRMED` are played.
-        h0: The starting harness.
+        h0: The starting harness; None takes the domain's own.
 
     Returns:
         The floor, and what it is compared with.
@@ -107,8 +107,9 @@ async def floor(
     screened, confirmed = (tasks, tasks) if few else (tasks[:SCREENED], tasks[SCREENED : SCREENED + CONFIRMED])
     own = await _played(harness, env, screened, confirmed)
     plain = load("harness_sdk.harness:Harness")
+    h0 = h0 or load(env.prototype.domain.spec.baseline)
     chance = await _compared(plain, env, screened, confirmed, own.chosen)
-    first = chance if h0 is None else await _compared(h0, env, screened, confirmed, own.chosen)
+    first = await _compared(h0, env, screened, confirmed, own.chosen)
     count = len(confirmed)
     solved = max(first, chance)
     rate = (solved + 1) / (count + 2)

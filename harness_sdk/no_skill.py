@@ -158,7 +158,8 @@ class NoSkill:
             value, tools = _at(prompt.lines(), -1), self._informs
         else:
             value = self._reader(prompt)
-        text, calls = value, ()
+        text = value
+        calls: tuple[ToolCall, ...] = ()
         if not self._plain and value:
             prefixed = request.messages[-1]["role"] == "assistant"
             closing = "".join(f"{after}</{tool.name}>" for tool in tools[:1] for _, after in [_form(tool)])

@@ -4,7 +4,8 @@
 domain is a folder beside it.
 """
 
-from whale_env.core import Domain, DomainSpec, Easy, EnvHandle, Outcome, Session, ToolEnv, said_verbatim
+from whale_env.commit import Named, named_verbatim, said_verbatim
+from whale_env.core import Domain, DomainSpec, Easy, EnvHandle, Outcome, Session, ToolEnv
 from whale_env.errors import InputError, WhaleError
 from whale_env.openmp import wait_briefly
 from whale_env.registry import UnknownEnvError, handle, make, register
@@ -16,6 +17,7 @@ __all__ = [
     "Easy",
     "EnvHandle",
     "InputError",
+    "Named",
     "Observation",
     "Outcome",
     "Score",
@@ -29,6 +31,7 @@ __all__ = [
     "WhaleError",
     "handle",
     "make",
+    "named_verbatim",
     "register",
     "said_verbatim",
 ]

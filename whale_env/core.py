@@ -16,7 +16,8 @@ from typing import Any, Protocol, runtime_checkable
 
 import gymnasium as gym
 
-from whale_env.commit import FEW, Named, named_verbatim, pieces, said_code, said_verbatim
+from whale_env.commit import FEW, Named, named_verbatim, pieces, said_code
+from whale_env.commit import said_verbatim as said_verbatim  # for domains that import all they need from here
 from whale_env.errors import InputError, WhaleError
 from whale_env.spaces import ObservationSpace, ToolCallSpace
 from whale_env.types import SPLITS, Failure, Json, Observation, Score, Split, Task, ToolCall, ToolSpec

@@ -43,7 +43,7 @@ async def behaviour(
         harness: The harness; an untrusted one plays in the cage.
         env: The environment.
         tasks: A handful of tasks; the floor is measured on those of the search split.
-        h0: The starting harness, which the floor is compared with.
+        h0: The starting harness, which the floor is compared with; None takes the domain's own.
         seconds: How long the scripted policies may take in all.
 
     Returns:
