@@ -1,7 +1,7 @@
 """`Harness`: the one base class. Subclass it and override the hooks you want to change; every hook has a default.
 
 A harness decides what enters the model's context, how tools are shown, how text becomes tool calls, what is said after
-a failure, and when to stop. It never decides the answer: a committing call is refused unless the model said it.
+a failure, and when to stop. It never decides the answer: a committing call is refused unless the model chose it.
 Hooks are plain synchronous methods over plain data. The loop that calls them is `harness_sdk.rollout`.
 """
 
@@ -27,7 +27,7 @@ class Tools(Protocol):
         """Runs one tool call on the environment.
 
         Args:
-            call: The call. A committing one is refused unless the model said its argument.
+            call: The call. A committing one is refused unless the model said its argument, and as its choice.
 
         Returns:
             The new observation, or the error that makes the call invalid.

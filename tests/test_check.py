@@ -230,14 +230,17 @@ GOOD = {
     "few_shot": "math",
     "history_window": "searchqa",
     "json_tools": "math",
+    "marked_lines": "chess",
     "math_vote": "math",
     "native_rank": "searchqa",
     "plan_act": "chess",
     "prefix_cot": "chess",
     "retry_schema": "math",
     "search_memory": "searchqa",
+    "short_list": "chess",
     "sub_agents": "chess",
     "tiny": "chess",
+    "two_searches": "searchqa",
 }
 
 
