@@ -119,7 +119,7 @@ class CommitRule:
         saying = [heard for heard in self._heard if self.env.said(call, heard.text)]
         if not saying:
             return self._refuse("unsaid", f"the model did not say {shown} since the last commit")
-        first = any(_is_first(self.env.named(call, heard.text)) for heard in saying)
+        first = any(all(entry.first for entry in self.env.named(call, heard.text)) for heard in saying)
         why = f"the model named {shown} among others; its choice is the call, tag or box, else the last of many"
         return self._refuse("first" if first else "picked", why)
 
@@ -183,10 +183,6 @@ def _copies(prompt: Named) -> tuple[float, float, float]:
 
 def _is_chosen(named: Sequence[Named]) -> bool:
     return bool(named) and all(entry.chosen for entry in named)
-
-
-def _is_first(named: Sequence[Named]) -> bool:
-    return bool(named) and all(entry.values[:1] == (entry.value,) for entry in named)
 
 
 def _arguments(call: ToolCall) -> str:

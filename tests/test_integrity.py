@@ -116,6 +116,22 @@ def test_a_name_is_not_said_in_halves_nor_by_the_prefix() -> None:
     assert played(Prefixed, ["yes"]).score.failure == "harness_violation"
 
 
+@pytest.mark.parametrize(
+    ("reply", "value", "why"),
+    [
+        ("1 2 3 4", "1", "first"),
+        ("1 2 3 4", "2", "picked"),
+        ("Rome, Italy\nOslo\nParis\nBern", "Rome, Italy", "first"),
+        ("Rome, Italy\nOslo\nParis\nBern", "Oslo", "picked"),
+        ("Rome", "Oslo", "unsaid"),
+    ],
+)
+def test_why_a_commit_was_refused_is_counted(reply: str, value: str, why: str) -> None:
+    trajectory = played(type("V", (Says,), {"value": value}), [reply])
+    assert trajectory.score.failure == "harness_violation"
+    assert {name for name in trajectory.score.metrics if name.startswith("refused")} == {f"refused_{why}"}
+
+
 def test_votes_and_later_commits() -> None:
     class Votes(Says):
         max_turns = 3

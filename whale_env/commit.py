@@ -15,6 +15,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -36,12 +37,19 @@ class Named:
         value: The one that the call commits; None where the text does not name it.
         exact: Whether the committed text is that whole value, and not a part of it.
         places: How many arguments of this kind the call has; as many values are chosen at once.
+        leads: Whether the committed text begins what the text says, where that does not follow from the values.
     """
 
     values: tuple[Hashable, ...]
     value: Hashable = None
     exact: bool = True
     places: int = 1
+    leads: bool = False
+
+    @property
+    def first(self) -> bool:
+        """Whether the value is the first that the text names."""
+        return self.leads or (self.value is not None and self.values[:1] == (self.value,))
 
     @property
     def chosen(self) -> bool:
@@ -137,14 +145,15 @@ _NUMBER = re.compile(
 """A number that stands alone: not the 8 of ``8m``, ``0.8`` or ``3/8``. A hyphen behind a word is no sign."""
 
 
-def numbers(text: str) -> list[Fraction]:
+@lru_cache(maxsize=32)
+def numbers(text: str) -> tuple[Fraction, ...]:
     """Returns the numbers that stand alone in a text, in order."""
     found = []
     for match in _NUMBER.finditer(text.casefold()):
         above, below = (Fraction(Decimal((part or "1").replace(",", ""))) for part in match.group("above", "below"))
         if below:
             found.append((-above if match["minus"] else above) / below)
-    return found
+    return tuple(found)
 
 
 def _as_number(value: Json) -> Fraction | None:
@@ -154,7 +163,7 @@ def _as_number(value: Json) -> Fraction | None:
         return None
     text = str(value).strip().casefold()
     match = _NUMBER.fullmatch(text)
-    found = numbers(text) if match else []
+    found = numbers(text) if match else ()
     return found[0] if len(found) == 1 else None
 
 
@@ -167,7 +176,7 @@ def _says(value: Any, text: str) -> bool:
 
 def _number(value: Json, text: str) -> Named | None:
     number = _as_number(value)
-    return None if number is None else Named(tuple(numbers(text)), number)
+    return None if number is None else Named(numbers(text), number)
 
 
 def _choice(value: Json, listed: Sequence[Json], text: str) -> Named:
@@ -183,6 +192,7 @@ _BREAK = re.compile(
 )
 
 
+@lru_cache(maxsize=32)
 def _spans(folded: str) -> list[tuple[int, int]]:
     edges = [0, *(place for match in _BREAK.finditer(folded) for place in match.span()), len(folded)]
     return [(begin, end) for begin, end in list(pairwise(edges))[::2] if any(c.isalnum() for c in folded[begin:end])]
@@ -208,7 +218,8 @@ def _piece(value: str, text: str) -> Named:
         begins = not any(c.isalnum() for c in folded[first[0] : match.start()])
         ends = not any(c.isalnum() for c in folded[match.end() : last[1]])
         if begins or ends or len(folded[last[0] : last[1]].split()) <= LONG_PIECE:
-            entry = Named(values, values[high], begins and ends and low == high)
+            leads = found.leads or (begins and low == 0)
+            entry = Named(values, values[high], begins and ends and low == high, leads=leads)
             found = entry if entry.chosen or not found.chosen else found
     return found
 
