@@ -154,6 +154,7 @@ def test_filters(write: Write) -> None:
     assert ids(rating=(601, 900)) == ["a2"]
     assert ids(tiers=["2"]) == ["a1", "a2"]
     assert ids(limit=1) == ["a1"]
+    assert ids(max_legal=20) == ["a1", "a2"]
 
 
 @pytest.mark.parametrize(
@@ -166,6 +167,8 @@ def test_filters(write: Write) -> None:
         ({"tiers": ["7"]}, "'7'"),
         ({"tiers": ["6"]}, "widen"),
         ({"limit": 0}, "at least 1"),
+        ({"max_legal": 0}, "max_legal must be at least 1"),
+        ({"max_legal": 19}, "widen"),
         ({"on_bad_row": "ignore"}, "'ignore'"),
     ],
 )

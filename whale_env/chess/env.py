@@ -41,6 +41,7 @@ def chess_env(
     tiers: Sequence[str] | None = None,
     themes: Sequence[str] | None = None,
     rating: Sequence[int] | None = None,
+    max_legal: int | None = None,
     limit: int | None = None,
     split: Split = "train",
     render_mode: str | None = None,
@@ -53,6 +54,7 @@ def chess_env(
         tiers: Keep these tiers (`whale_env.chess.puzzles.tier_of`), e.g. ``["1"]``.
         themes: Keep puzzles with one of these Lichess themes, e.g. ``["mateIn1"]``.
         rating: Keep puzzles rated ``[lowest, highest]``.
+        max_legal: Keep puzzles that begin with at most so many legal moves.
         limit: Keep the first so many puzzles.
         split: Where ``reset()`` draws from.
         render_mode: ``"ansi"``, ``"svg"`` or None.
@@ -71,6 +73,7 @@ def chess_env(
         None if tiers is None else tuple(tiers),
         None if themes is None else tuple(themes),
         None if rating is None else (int(rating[0]), int(rating[1])),
+        max_legal,
         limit,
         stamp(*(name for name, _ in plan)),
     )
@@ -83,6 +86,7 @@ def _load(
     tiers: tuple[str, ...] | None,
     themes: tuple[str, ...] | None,
     rating: tuple[int, int] | None,
+    max_legal: int | None,
     limit: int | None,
     files: Hashable,
 ) -> tuple[Puzzle, ...]:
@@ -92,7 +96,8 @@ def _load(
     """
     found: dict[str, Puzzle] = {}
     for name, splits in sorted(plan, key=lambda part: "train" in part[1]):
-        for puzzle in load_puzzles(Path(name), tiers=tiers, themes=themes, rating=rating, limit=limit):
+        kept = load_puzzles(Path(name), tiers=tiers, themes=themes, rating=rating, max_legal=max_legal, limit=limit)
+        for puzzle in kept:
             found.setdefault(puzzle.key, replace(puzzle, among=splits))
     return tuple(found.values())[:limit]
 
@@ -105,7 +110,7 @@ class ChessDomain:
         (MOVE,),
         max_steps=32,
         max_invalid=4,
-        easy=Easy({"tiers": ["1", "2"]}, calls=3),
+        easy=Easy({"themes": ["mateIn1"], "max_legal": 20}),
         baseline="reference_harnesses.chess.h0:ChessH0",
     )
 
@@ -140,17 +145,20 @@ class ChessSession:
         self._tried = self._legal = 0
 
     def observe(self) -> Observation:
-        """Shows the side to move, FEN, board, last reply, own accepted moves, and the legal moves as UCI and SAN."""
+        """Shows the side to move, FEN, board, last reply, own accepted moves, and the legal moves as UCI and SAN.
+
+        Nothing in it is the work of a solver: a mate looks like any check.
+        """
         board = self._state.board
         over = self._state.verdict in ("solved", "failed")
-        legal = [] if over else [{"uci": move.uci(), "san": board.san(move)} for move in _in_order(board)]
+        legal = [] if over else [{"uci": move.uci(), "san": _san(board, move)} for move in _in_order(board)]
         before = board.copy()
         reply = before.pop() if self._state.reply is not None else None
         data: dict[str, Any] = {
             "side_to_move": chess.COLOR_NAMES[board.turn],
             "fen": board.fen(),
             "board": str(board),
-            "last_reply": None if reply is None else {"uci": reply.uci(), "san": before.san(reply)},
+            "last_reply": None if reply is None else {"uci": reply.uci(), "san": _san(before, reply)},
             "accepted_moves": [move.uci() for move in self._state.played],
             "legal_moves": legal,
         }
@@ -160,7 +168,7 @@ class ChessSession:
             f"Side to move: {data['side_to_move']}",
             f"FEN: {data['fen']}",
             f"Board:\n{data['board']}",
-            "Opponent's last move: " + ("none" if reply is None else f"{reply.uci()} ({before.san(reply)})"),
+            "Opponent's last move: " + ("none" if reply is None else f"{reply.uci()} ({_san(before, reply)})"),
             "Your accepted moves: " + (" ".join(data["accepted_moves"]) or "none"),
             "Legal moves: " + ", ".join(f"{move['uci']} ({move['san']})" for move in legal),
         ]
@@ -213,3 +221,8 @@ class ChessSession:
 def _in_order(board: chess.Board) -> list[chess.Move]:
     """Legal moves by their UCI text, so that their order says nothing about their worth."""
     return sorted(board.legal_moves, key=chess.Move.uci)
+
+
+def _san(board: chess.Board, move: chess.Move) -> str:
+    """Returns a move in SAN, a mate marked ``+`` like any check: to tell the two apart is the puzzle."""
+    return board.san(move).replace("#", "+")

@@ -178,11 +178,14 @@ def load_puzzles(
     themes: Iterable[str] | None = None,
     rating: tuple[int, int] | None = None,
     tiers: Iterable[str] | None = None,
+    max_legal: int | None = None,
     limit: int | None = None,
     on_bad_row: Literal["raise", "skip"] = "raise",
 ) -> tuple[Puzzle, ...]:
     """Loads puzzles, as `read_puzzles` does, without the report (rows that were skipped are logged as a warning)."""
-    loaded = read_puzzles(path, themes=themes, rating=rating, tiers=tiers, limit=limit, on_bad_row=on_bad_row)
+    loaded = read_puzzles(
+        path, themes=themes, rating=rating, tiers=tiers, max_legal=max_legal, limit=limit, on_bad_row=on_bad_row
+    )
     if bad := loaded.report.bad:
         _log.warning("skipped %d of %d rows; the first: %s", len(bad), loaded.report.rows, bad[0])
     return loaded.puzzles
@@ -194,6 +197,7 @@ def read_puzzles(
     themes: Iterable[str] | None = None,
     rating: tuple[int, int] | None = None,
     tiers: Iterable[str] | None = None,
+    max_legal: int | None = None,
     limit: int | None = None,
     on_bad_row: Literal["raise", "skip"] = "raise",
 ) -> PuzzleFile:
@@ -208,6 +212,7 @@ def read_puzzles(
         themes: Keep puzzles with at least one of these themes.
         rating: Keep puzzles rated from the first to the second number, both included; those without a rating go.
         tiers: Keep puzzles of these tiers (`tier_of`).
+        max_legal: Keep puzzles that begin with at most so many legal moves.
         limit: Stop after so many puzzles.
         on_bad_row: ``raise`` at the first row that is not a legal puzzle, or ``skip`` them into the report.
 
@@ -217,7 +222,7 @@ def read_puzzles(
         InputError: A filter makes no sense.
     """
     path = Path(path)
-    wanted = _Filter.of(themes, rating, tiers, limit)
+    wanted = _Filter.of(themes, rating, tiers, max_legal, limit)
     if on_bad_row not in ("raise", "skip"):
         raise InputError(f"on_bad_row must be 'raise' or 'skip', not {on_bad_row!r}")
     trusted = path == EMBEDDED and _is_embedded(path)
@@ -247,7 +252,7 @@ def read_puzzles(
                     raise refusal from None
                 bad.append(refusal)
                 continue
-            if not wanted.admits_tier(puzzle):
+            if not wanted.admits_puzzle(puzzle):
                 filtered += 1
                 continue
             ids.add(puzzle.id)
@@ -266,6 +271,7 @@ class _Filter:
     themes: frozenset[str] | None
     rating: tuple[int, int] | None
     tiers: frozenset[str] | None
+    max_legal: int | None
     limit: int | None
 
     @classmethod
@@ -274,20 +280,22 @@ class _Filter:
         themes: Iterable[str] | None,
         rating: tuple[int, int] | None,
         tiers: Iterable[str] | None,
+        max_legal: int | None,
         limit: int | None,
     ) -> _Filter:
-        check_whole(1, limit=limit)
+        check_whole(1, max_legal=max_legal, limit=limit)
         if rating is not None and not (len(rating) == 2 and rating[0] <= rating[1]):
             raise InputError(f"rating must be (lowest, highest), not {rating!r}")
-        return cls(read_names("themes", themes), rating, read_names("tiers", tiers, TIERS), limit)
+        return cls(read_names("themes", themes), rating, read_names("tiers", tiers, TIERS), max_legal, limit)
 
     def admits_row(self, row: dict[str, str], rating: int | None) -> bool:
         if self.themes is not None and self.themes.isdisjoint(row.get("Themes", "").split()):
             return False
         return self.rating is None or (rating is not None and self.rating[0] <= rating <= self.rating[1])
 
-    def admits_tier(self, puzzle: Puzzle) -> bool:
-        return self.tiers is None or puzzle.tier in self.tiers
+    def admits_puzzle(self, puzzle: Puzzle) -> bool:
+        few = self.max_legal is None or puzzle.legal_moves <= self.max_legal
+        return few and (self.tiers is None or puzzle.tier in self.tiers)
 
 
 def rows_of(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
@@ -434,4 +442,4 @@ def _nothing_left(path: Path, report: LoadReport, wanted: _Filter, seen: Counter
     for theme in sorted(wanted.themes or ()):
         if theme not in seen:
             return f"{told}; no row has the theme {theme!r}.{did_you_mean(theme, seen)}"
-    return f"{told}; widen themes, rating or tiers"
+    return f"{told}; widen themes, rating, tiers or max_legal"
