@@ -1,52 +1,46 @@
-"""Chess, the plain starting harness: the paper's in spirit."""
+"""Chess, the plain starting harness."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
-from harness_sdk import Episode, Harness, Message, ParseFailure, ToolSchema, ToolSpec
+from harness_sdk import Completion, Episode, Harness, Message, ParseFailure, ToolCall, ToolSchema, ToolSpec
 
 
 class ChessH0(Harness):
-    """Shows everything, asks for one tagged move, retries once each after a format and a legality failure."""
+    """Shows the position and the legal moves, asks for one of them, and takes the move that the reply names."""
 
     system = "You are solving a chess puzzle. Find the best move for the side to move."
-    instructions = "Reply with your move in UCI inside tags and nothing else, like this: <move>e2e4</move>"
+    instructions = "Reply with one of the legal moves and nothing else."
     max_turns = 16
-    max_failures = 3
-    max_tokens_per_turn = 24
-    stop_strings = ("</move>",)
+    max_failures = 2
+    max_tokens_per_turn = 12
 
     def tools(self, env_tools: Sequence[ToolSpec]) -> list[ToolSchema]:
-        """Shows no native tools: the prompt explains the tag."""
+        """Shows no native tools: a move needs no form."""
         return []
 
     def pack(self, episode: Episode) -> list[Message]:
-        """Shows the current observation, then what went wrong since the last accepted move."""
-        messages: list[Message] = [
+        """Shows the current position; a failed reply is not shown, each try begins from a clean prompt."""
+        return [
             {"role": "system", "content": self.system},
-            {"role": "user", "content": f"{episode.observation.text}\n\n{self.instructions}"},
+            {"role": "user", "content": f"{self.show(episode)}\n\n{self.instructions}"},
         ]
-        for turn in _since_last_move(episode):
-            messages.append({"role": "assistant", "content": turn[0]})
-            messages.append({"role": "user", "content": turn[1]})
-        return messages
 
-    def recover(self, failure: ParseFailure, episode: Episode) -> str | None:
-        """Gives one more try per kind of failure and accepted move."""
-        illegal = [turn.failure.kind == "illegal" for turn in episode.turns if turn.failure is not None]
-        if (failure.kind == "illegal") in illegal:
-            return None
-        if failure.kind == "illegal":
-            return f"{failure.reason}. Choose a move from the list of legal moves. {self.instructions}"
-        return f"Your reply has no move in tags. {self.instructions}"
+    def show(self, episode: Episode) -> str:
+        """Writes the position as FEN and the legal moves in SAN, in the order in which they come."""
+        data = episode.observation.data
+        moves = " ".join(move["san"] for move in data["legal_moves"])
+        return f"side to move: {data['side_to_move']}\nfen: {data['fen']}\nlegal moves: {moves}"
 
-
-def _since_last_move(episode: Episode) -> list[tuple[str, str]]:
-    failed: list[tuple[str, str]] = []
-    for turn in episode.turns:
-        if turn.failure is None:
-            failed.clear()
-        else:
-            failed.append((turn.completion.text, turn.feedback or ""))
-    return failed
+    def parse(self, completion: Completion, episode: Episode) -> list[ToolCall] | ParseFailure:
+        """Takes the legal move that the reply names, in SAN or UCI; of several the last."""
+        legal = {}
+        for move in episode.observation.data["legal_moves"]:
+            legal[move["uci"]] = legal[move["san"].rstrip("+")] = move["uci"]
+        words = [word.rstrip("+#") for word in re.findall(r"[\w=+#-]+", completion.text)]
+        named = [legal[word] for word in words if word in legal]
+        if not named:
+            return ParseFailure("the reply names no legal move")
+        return [ToolCall("move", {"uci": named[-1]})]

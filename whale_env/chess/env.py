@@ -6,6 +6,7 @@ and connects the two to the domain protocols.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -219,8 +220,13 @@ class ChessSession:
 
 
 def _in_order(board: chess.Board) -> list[chess.Move]:
-    """Legal moves by their UCI text, so that their order says nothing about their worth."""
-    return sorted(board.legal_moves, key=chess.Move.uci)
+    """Legal moves in an arbitrary order, the same for the same position.
+
+    Any order that follows from the moves says something about their worth: sorted by UCI, the first move mates in 10 %
+    of the easy puzzles, where 6 % are due.
+    """
+    fen = board.fen()
+    return sorted(board.legal_moves, key=lambda move: hashlib.sha256(f"{fen} {move.uci()}".encode()).digest())
 
 
 def _san(board: chess.Board, move: chess.Move) -> str:

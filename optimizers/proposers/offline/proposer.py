@@ -29,6 +29,9 @@ from whale_env.registry import declared
 STAGES: Mapping[str, float] = {"wrong": 0.3, "illegal": 0.03, "budget": 0.03}
 """How far a failed rollout came: valid but wrong, read but invalid. Unread is 0, solved is 1."""
 
+VOTES = 5
+"""Model calls of a vote, unless a majority agrees before."""
+
 
 @dataclass(frozen=True, slots=True)
 class Mechanism:
@@ -108,6 +111,34 @@ def _for_choices(facts: Facts) -> list[Mechanism]:
             {"format": 0.9, "truncated": 0.9, "illegal": 1.0, "wrong": 0.5},
             lambda r, f: replace(r, instructions=f"Answer with the best of the {title}.\nBest:"),
         ),
+        Mechanism(
+            "Vote",
+            "budget",
+            f"A sampled reply is partly chance; ask {VOTES} times and take the one of the {title} named most often.",
+            {"wrong": 1.0},
+            lambda r, f: replace(r, votes=VOTES) if r.reading == "choices" else None,
+        ),
+        Mechanism(
+            "OtherOrders",
+            "ordering",
+            f"Where one of the {title} stands sways a small model; list them in another order at each call.",
+            {"wrong": 0.9, "format": 0.2, "truncated": 0.2},
+            lambda r, f: replace(r, order="shuffled") if r.view != "full" else None,
+        ),
+        Mechanism(
+            "OneALine",
+            "observation",
+            f"In one row the {title} run into each other; give each a line of its own.",
+            {"wrong": 0.6, "format": 0.5, "truncated": 0.5},
+            lambda r, f: replace(r, layout="lines") if r.view != "full" else None,
+        ),
+        Mechanism(
+            "OnlyChoices",
+            "observation",
+            f"A small model makes nothing of what stands beside the {title}; show them alone.",
+            {"wrong": 0.7, "format": 0.4, "truncated": 0.4},
+            lambda r, f: replace(r, context=False) if r.view != "full" and f.facts else None,
+        ),
         _short_replies(enough, 0.5),
     ]
     for notation in facts.notations:
@@ -118,17 +149,6 @@ def _for_choices(facts: Facts) -> list[Mechanism]:
                 f"The full observation buries the {title}; show short facts and one list of them ({notation}).",
                 {"format": 0.9, "truncated": 0.9, "illegal": 1.0, "wrong": 0.8},
                 lambda r, f, notation=notation: replace(r, view=notation),  # type: ignore[misc]
-            )
-        )
-    if facts.marked:
-        found.append(
-            Mechanism(
-                "MarkedFirst",
-                "ordering",
-                f"Some {title} carry a mark in {facts.marked} that few others do; what is rare tells more, and "
-                "small models pick early: list that notation, rare marks first.",
-                {"format": 0.85, "truncated": 0.85, "wrong": 1.0, "illegal": 1.0},
-                lambda r, f: replace(r, view=f.marked, order="marked"),
             )
         )
     return found
@@ -316,7 +336,7 @@ def recipe_of(brief: Brief, entry: Entry) -> Recipe:
     """Returns the recipe that a harness was written from, or what its source declares."""
     if "recipe" in entry.traits:
         return Recipe.from_json(entry.traits["recipe"])
-    return Recipe.read(brief.archive.source(entry.id))
+    return Recipe.read(brief.archive.source(entry.id), Facts.of(brief.tools, brief.observations))
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,10 @@ from whale_env.json_schema import main_type
 from whale_env.types import Observation, ToolSpec
 
 SHORT = 24
-"""Characters of a fact that is worth showing in a short view."""
+"""Characters of a choice that fits a list."""
+
+_LINE = re.compile(r".{1,96}")
+"""A fact that is worth showing above a list."""
 
 FEW = 64
 """Values of an argument that are worth naming one by one."""
@@ -45,8 +48,7 @@ class Facts:
         choices: Name of the data field that lists what can be chosen, or None.
         notations: Keys under which each choice is written.
         longest: Characters of the longest choice.
-        marked: The notation in which most choices carry a mark besides letters and digits, or "" if none do.
-        facts: Names of short text fields.
+        facts: Names of text fields of one line.
     """
 
     tool: str
@@ -60,7 +62,6 @@ class Facts:
     choices: str | None = None
     notations: tuple[str, ...] = ()
     longest: int = 0
-    marked: str = ""
     facts: tuple[str, ...] = ()
 
     @classmethod
@@ -75,7 +76,7 @@ class Facts:
         facts: list[str] = []
         for name in observations[0].data if observations else ():
             values = [observation.data.get(name) for observation in observations]
-            if all(isinstance(value, str) and value and len(value) <= SHORT for value in values):
+            if all(isinstance(value, str) and value and _LINE.fullmatch(value) for value in values):
                 facts.append(name)
             keys = [_notations(value) for value in values]
             if all(keys):
@@ -96,9 +97,7 @@ class Facts:
         choices = max(found, key=lambda name: sum(len(o.data[name]) for o in observations))
         items = [item for o in observations for item in o.data[choices]]
         longest = max(len(item[key]) for item in items for key in found[choices])
-        marks = {key: sum(not item[key].isalnum() for item in items) for key in found[choices]}
-        marked = max(marks, key=lambda key: marks[key]) if any(marks.values()) else ""
-        return cls(**known, choices=choices, notations=found[choices], longest=longest, marked=marked)
+        return cls(**known, choices=choices, notations=found[choices], longest=longest)
 
 
 def _notations(value: Any) -> list[str]:
@@ -174,7 +173,10 @@ class Recipe:
         system: System text.
         instructions: What stands after the observation.
         view: ``full`` shows the observation's text; otherwise the notation in which choices are listed.
-        order: ``given``, or ``marked``: choices with a rare mark first.
+        order: ``given``, or ``shuffled``: choices in another order at each model call.
+        layout: Choices in one ``row``, or each on a line of its own (``lines``).
+        context: Whether the facts stand above the choices.
+        votes: Model calls whose replies name a choice before the one named most often is taken.
         reading: What counts as an action besides tags: nothing (``tags``), a listed choice as a bare word
             (``choices``), the last number (``number``), the first line (``line``), one of a few values (``option``).
         opened: Whether the reply is begun for the model, with the opening tag and form.
@@ -191,7 +193,10 @@ class Recipe:
     system: str = ""
     instructions: str = ""
     view: str = "full"
-    order: Literal["given", "marked"] = "given"
+    order: Literal["given", "shuffled"] = "given"
+    layout: Literal["row", "lines"] = "row"
+    context: bool = True
+    votes: int = 1
     reading: Literal["tags", "choices", "number", "line", "option"] = "tags"
     opened: bool = False
     retry: Literal["explain", "fresh"] = "explain"
@@ -213,11 +218,12 @@ class Recipe:
         return cls(**{**data, "mechanisms": tuple(data["mechanisms"])})
 
     @classmethod
-    def read(cls, source: str) -> Recipe:
-        """Reads the texts and limits that a harness's source declares; what it computes is not seen.
+    def read(cls, source: str, facts: Facts | None = None) -> Recipe:
+        """Reads the texts and limits that a harness's source declares, and how it shows and reads choices.
 
         Args:
             source: Source of any harness.
+            facts: The domain's shapes.
         """
         values: dict[str, Any] = {}
         wanted = {"system", "instructions", "max_turns", "max_failures", "max_tokens_per_turn"}
@@ -230,4 +236,21 @@ class Recipe:
                 if name in wanted:
                     with contextlib.suppress(ValueError):
                         values[name] = ast.literal_eval(statement.value)
+            if facts and facts.choices:
+                values |= _choosing(node, facts)
         return cls(**values)
+
+
+def _choosing(harness: ast.ClassDef, facts: Facts) -> dict[str, str]:
+    """Returns how a harness shows and reads choices, by the keys of the data that its methods name."""
+    named = {
+        method.name: {node.value for node in ast.walk(method) if isinstance(node, ast.Constant)}
+        for method in harness.body
+        if isinstance(method, ast.FunctionDef)
+    }
+    shown = set().union(*(words for name, words in named.items() if name != "parse"))
+    found = {"reading": "choices"} if facts.choices in named.get("parse", ()) else {}
+    if not any(isinstance(node, ast.Attribute) and node.attr == "feedback" for node in ast.walk(harness)):
+        found["retry"] = "fresh"
+    views = [notation for notation in facts.notations if notation in shown and facts.choices in shown]
+    return {**found, "view": views[0]} if views else found

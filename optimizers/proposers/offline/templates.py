@@ -29,7 +29,18 @@ EXAMPLES_TEXT: tuple[tuple[str, str, str], ...] = (
 _IMPORTS = (("re.", "import re"), ("Counter(", "from collections import Counter"))
 
 
-_NAMES = ("Completion", "Episode", "Harness", "Message", "ParseFailure", "ToolCall", "ToolSchema", "ToolSpec", "Turn")
+_NAMES = (
+    "Completion",
+    "Episode",
+    "Harness",
+    "Message",
+    "ParseFailure",
+    "ToolCall",
+    "ToolSchema",
+    "ToolSpec",
+    "Turn",
+    "seeded",
+)
 
 
 def render(recipe: Recipe, facts: Facts, class_name: str, docstring: str) -> str:
@@ -53,6 +64,8 @@ def render(recipe: Recipe, facts: Facts, class_name: str, docstring: str) -> str
     }
     if recipe.reading != "choices" or recipe.opened:
         attributes["stop_strings"] = (f"</{facts.tool}>",)
+    if recipe.votes > 1:
+        attributes["votes"] = recipe.votes
     if recipe.opened:
         attributes["opening"] = f"<{facts.tool}>{facts.form[0]}"
     if recipe.examples:
@@ -96,7 +109,7 @@ def _examples(recipe: Recipe, facts: Facts) -> list[tuple[str, str]]:
 def _methods(recipe: Recipe, facts: Facts) -> list[str]:
     """Returns the source of each method, not indented, in the order in which they are called."""
     found = [TOOLS, _pack(recipe), *_show(recipe, facts), *_parse(recipe, facts), RECOVER, _shown_turns(recipe, facts)]
-    listing = f'item["{recipe.view}"] for item in data["{facts.choices}"]'
+    context = facts.facts if recipe.context else ()
     before, after = facts.form
     fill = {
         "@TOOL@": facts.tool,
@@ -106,8 +119,9 @@ def _methods(recipe: Recipe, facts: Facts) -> list[str]:
         "@VALUE@": f"{_literal(before)} + value + {_literal(after)}" if before or after else "value",
         "@CHOICES@": facts.choices or "",
         "@TITLE@": (facts.choices or "").replace("_", " "),
-        "@FACTS@": "".join(f"{name.replace('_', ' ')}: {{data['{name}']}}\\n" for name in facts.facts),
-        "@LIST@": f"self.marked_first([{listing}])" if recipe.order == "marked" else f"[{listing}]",
+        "@FACTS@": "".join(f"{name.replace('_', ' ')}: {{data['{name}']}}\\n" for name in context),
+        "@VIEW@": recipe.view,
+        "@JOIN@": "\\n" if recipe.layout == "lines" else " ",
         "@NOTATIONS@": repr(facts.notations),
         "@FIRST@": facts.notations[0] if facts.notations else "",
         "@INFORM@": recipe.inform,
@@ -167,7 +181,7 @@ PREFIX = r"""    # The reply begins inside the tag; the model only has to fill i
 
 def _show(recipe: Recipe, facts: Facts) -> list[str]:
     if recipe.view != "full":
-        return [SHOW_CHOICES, *([MARKED_FIRST] if recipe.order == "marked" else [])]
+        return [SHOW_CHOICES.replace("@ORDER@\n", OTHER_ORDER if recipe.order == "shuffled" else "")]
     if recipe.inform:
         return [SHOW_FOUND]
     return [SHOW_FIRST if facts.informing else SHOW_NOW]
@@ -192,23 +206,18 @@ def show(self, episode: Episode) -> str:
 SHOW_CHOICES = r"""
 def show(self, episode: Episode) -> str:
     data = episode.observation.data
-    choices = " ".join(@LIST@)
-    return f"@FACTS@@TITLE@: {choices}"
+    choices = [item["@VIEW@"] for item in data["@CHOICES@"]]
+@ORDER@
+    return f"@FACTS@@TITLE@:@JOIN@" + "@JOIN@".join(choices)
 """
 
-MARKED_FIRST = r"""
-def marked_first(self, choices: list[str]) -> list[str]:
-    # A mark is what a choice carries besides letters and digits. The rarer a mark, the more it tells.
-    marks = ["".join(c for c in choice if not c.isalnum()) for choice in choices]
-    count = Counter(marks)
-    ranked = sorted((mark == "", count[mark], choice) for mark, choice in zip(marks, choices))
-    return [choice for _, _, choice in ranked]
+OTHER_ORDER = r"""    seeded(episode).shuffle(choices)  # another order at each call: no place is worth more
 """
 
 
 def _parse(recipe: Recipe, facts: Facts) -> list[str]:
     if recipe.reading == "choices":
-        return [PARSE_CHOICES, BARE]
+        return [PARSE_VOTES if recipe.votes > 1 else PARSE_CHOICE, CHOICE, BARE]
     if facts.kind != "string":
         return _parse_typed(recipe, facts)
     reading = READINGS.get(recipe.reading, "") if not recipe.opened else ""
@@ -308,16 +317,37 @@ def read(self, text: str) -> list[ToolCall] | ParseFailure:
     return [ToolCall("@TOOL@", {"@ARGUMENT@": known[named[0]]})]
 """
 
-PARSE_CHOICES = r"""
+PARSE_CHOICE = r"""
 def parse(self, completion: Completion, episode: Episode) -> list[ToolCall] | ParseFailure:
+    choice = self.choice(completion.text, episode)
+    if not choice:
+        return ParseFailure("the reply names none of the choices")
+    return [ToolCall("@TOOL@", {"@ARGUMENT@": choice})]
+"""
+
+PARSE_VOTES = r"""
+def parse(self, completion: Completion, episode: Episode) -> list[ToolCall] | ParseFailure:
+    replies: list[str] = []  # since something was last done
+    for turn in episode.turns:
+        replies = [] if turn.calls else [*replies, turn.completion.text]
+    replies.append(completion.text)
+    votes = Counter(choice for reply in replies if (choice := self.choice(reply, episode)))
+    most = max(votes.values(), default=0)
+    if len(replies) < self.votes and most * 2 <= self.votes:
+        return []  # asks again
+    if not votes:
+        return ParseFailure("the replies name none of the choices")
+    return [ToolCall("@TOOL@", {"@ARGUMENT@": votes.most_common(1)[0][0]})]
+"""
+
+CHOICE = r"""
+def choice(self, text: str, episode: Episode) -> str:
     known = {}
     for item in episode.observation.data["@CHOICES@"]:
         for notation in @NOTATIONS@:
             known[self.bare(item[notation])] = item["@FIRST@"]
-    for word in re.findall(r"[\w=+#-]+", completion.text):
-        if self.bare(word) in known:
-            return [ToolCall("@TOOL@", {"@ARGUMENT@": known[self.bare(word)]})]
-    return ParseFailure("the reply names none of the choices")
+    named = [known[word] for word in map(self.bare, re.findall(r"[\w=+#-]+", text)) if word in known]
+    return named[-1] if named else ""
 """
 
 BARE = r"""
