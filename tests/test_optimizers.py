@@ -537,25 +537,63 @@ def test_the_diagnosis_decides_what_is_proposed(tmp_path: Path) -> None:
     env = handle("chess", {"tiers": ["1"]}).sealed()
     unread = {p.traits["added"][-1] for p in propose(brief(tmp_path / "a", env, {"truncated": 64}))}
     wrong = {p.traits["added"][-1] for p in propose(brief(tmp_path / "b", env, {"wrong": 64}))}
-    assert "ReadChoices" in unread and "ReadChoices" not in wrong and "MarkedFirst" in wrong
+    assert "AskForChoice" in unread and "Vote" in wrong and "Vote" not in unread
 
 
 def test_facts_are_read_off_shapes_not_names() -> None:
     env = handle("chess", {"tiers": ["1"]})
     shown = [env.open(task, 0)[1] for task in env.tasks("train")[:4]]
     facts = Facts.of(env.prototype.tools, shown)
-    assert (facts.tool, facts.argument, facts.choices, facts.marked) == ("move", "uci", "legal_moves", "san")
+    assert (facts.tool, facts.argument, facts.choices) == ("move", "uci", "legal_moves")
+    assert (facts.notations, facts.facts) == (("uci", "san"), ("side_to_move", "fen"))
     riddle = EnvHandle("riddles/Riddles-v0", {})
     facts = Facts.of(riddle.prototype.tools, [riddle.open(riddle.tasks("train")[0], 0)[1]])
     assert (facts.tool, facts.argument, facts.choices) == ("answer", "text", None)
 
 
-def test_recipes_carry_the_texts_of_the_harness_they_begin_from() -> None:
-    recipe = Recipe.read(load("reference_harnesses.chess:ChessH0").source)
-    assert "chess puzzle" in recipe.system and "<move>" in recipe.instructions and recipe.max_tokens_per_turn == 24
+def chess_facts() -> tuple[EnvHandle, Facts]:
+    env = handle("chess", {"themes": ["mateIn1"], "max_legal": 20}).sealed()
+    return env, Facts.of(env.prototype.tools, [env.open(task, 0)[1] for task in env.tasks("search")[:8]])
+
+
+def test_recipes_carry_what_the_harness_does_that_they_begin_from() -> None:
+    _, facts = chess_facts()
+    recipe = Recipe.read(load("reference_harnesses.chess:ChessH0").source, facts)
+    assert "chess puzzle" in recipe.system and "legal moves" in recipe.instructions and recipe.max_tokens_per_turn == 12
+    assert (recipe.view, recipe.reading, recipe.retry) == ("san", "choices", "fresh")
     assert Recipe.from_json(json.loads(json.dumps(recipe.to_json()))) == recipe
     source = render(recipe, Facts("move", "uci"), "Again", "Nothing new.")
     assert validate(source, "chess").ok
+    assert Recipe.read(load("reference_harnesses.math:MathH0").source, facts).reading == "tags"
+
+
+def test_a_vote_takes_what_most_replies_name_and_shows_another_order_at_each_call() -> None:
+    env, facts = chess_facts()
+    h0 = Recipe.read(load("reference_harnesses.chess:ChessH0").source, facts)
+    recipe = replace(h0, votes=5, order="shuffled", layout="lines", context=False)
+    voting = load_source(render(recipe, facts, "Votes", "Votes."), env="chess")
+    task = env.tasks("search")[0]
+    moves = [item["san"] for item in env.open(task, 0)[1].data["legal_moves"]]
+
+    def ask() -> Trajectory:
+        (played,) = asyncio.run(rollout([Job(voting, task)], env, ScriptedPolicy(lambda _: said.pop(0))))
+        return played
+
+    said = [moves[1], "none", f"I play {moves[0]}", moves[0], moves[1]]
+    split = ask()
+    assert len(split.calls) == 5 and split.turns[-1].calls[0].arguments["uci"] == uci_of(env, task, moves[1])
+    prompts = [call.messages[-1]["content"] for call in split.calls]
+    assert len(set(prompts)) == 5 and len({"".join(sorted(prompt)) for prompt in prompts}) == 1
+    said = [moves[0]] * 3
+    assert len(ask().calls) == 3
+    said = ["none"] * 5 + [moves[0]]
+    late = ask()
+    assert late.turns[4].failure is not None and late.turns[5].calls
+
+
+def uci_of(env: EnvHandle, task: Task, san: str) -> str:
+    listed = env.open(task, 0)[1].data["legal_moves"]
+    return next(item["uci"] for item in listed if item["san"] == san)
 
 
 def test_merit_counts_reward_and_how_far_failures_came() -> None:

@@ -3,43 +3,55 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 
-from harness_sdk import Completion, Episode, Harness, Message, ParseFailure, ToolCall, ToolSchema, ToolSpec
+from harness_sdk import Completion, Episode, Harness, Message, ParseFailure, ToolCall, ToolSchema, ToolSpec, seeded
 
 
 class ChessStrong(Harness):
-    """A short prompt, one SAN list in the order given, and a parser that takes a move however it is written."""
+    """A short prompt, the legal moves in another order at each call, and a vote of up to five replies."""
 
     system = "Chess puzzle. Answer with the winning move."
-    max_turns = 16
+    max_turns = 32
     max_failures = 2
-    max_tokens_per_turn = 12
+    max_tokens_per_turn = 8
+    votes = 5
 
     def tools(self, env_tools: Sequence[ToolSpec]) -> list[ToolSchema]:
         """Shows no native tools."""
         return []
 
     def pack(self, episode: Episode) -> list[Message]:
-        """Lists the legal moves in SAN, as they come: an order by worth would answer in the model's place."""
+        """Lists the legal moves in SAN, each on a line of its own; where a move stands in the list means nothing."""
         data = episode.observation.data
-        sans = [move["san"] for move in data["legal_moves"]]
-        user = f"{data['side_to_move']} to move. Moves: {' '.join(sans)}\nBest move:"
+        moves = [move["san"] for move in data["legal_moves"]]
+        seeded(episode).shuffle(moves)
+        user = f"{data['side_to_move']} to move. Moves:\n" + "\n".join(moves) + "\nBest move:"
         return [{"role": "system", "content": self.system}, {"role": "user", "content": user}]
 
     def parse(self, completion: Completion, episode: Episode) -> list[ToolCall] | ParseFailure:
-        """Takes the word that is a legal move in UCI or SAN: the first of at most three moves, else the last one."""
+        """Asks again until one move has most of the votes, or all votes are given."""
+        replies: list[str] = []  # since the last move
+        for turn in episode.turns:
+            replies = [] if turn.calls else [*replies, turn.completion.text]
+        replies.append(completion.text)
+        votes = Counter(move for reply in replies if (move := self.named(reply, episode)))
+        most = max(votes.values(), default=0)
+        if len(replies) < self.votes and most * 2 <= self.votes:
+            return []
+        if not votes:
+            return ParseFailure("no legal move in the replies")
+        return [ToolCall("move", {"uci": votes.most_common(1)[0][0]})]
+
+    def named(self, text: str, episode: Episode) -> str:
+        """Returns the last legal move that a reply names, in UCI or SAN, or nothing."""
         legal = {}
         for move in episode.observation.data["legal_moves"]:
             legal[move["uci"]] = legal[_bare(move["san"])] = move["uci"]
-        named: list[str] = []
-        for word in re.findall(r"[A-Za-z0-9=+#-]+", completion.text):
-            if _bare(word) in legal:
-                named.append(legal[_bare(word)])
-        if not named:
-            return ParseFailure("no legal move in the reply")
-        return [ToolCall("move", {"uci": named[0] if len(set(named)) <= 3 else named[-1]})]
+        found = [legal[word] for word in map(_bare, re.findall(r"[A-Za-z0-9=+#-]+", text)) if word in legal]
+        return found[-1] if found else ""
 
 
 def _bare(move: str) -> str:
-    return move.rstrip("+#!?").replace("=", "").lower() if move[:1].islower() else move.rstrip("+#!?").replace("=", "")
+    return move.rstrip("+#").replace("=", "")
