@@ -12,7 +12,7 @@ class ChessH0(Harness):
     """Shows the position and the legal moves, asks for one of them, and takes the move that the reply names."""
 
     system = "You are solving a chess puzzle. Find the best move for the side to move."
-    instructions = "Reply with one of the legal moves and nothing else."
+    instructions = "Answer with the best of the legal moves.\nBest move:"
     max_turns = 16
     max_failures = 2
     max_tokens_per_turn = 12
