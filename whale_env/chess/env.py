@@ -111,7 +111,7 @@ class ChessDomain:
         (MOVE,),
         max_steps=32,
         max_invalid=4,
-        easy=Easy({"themes": ["mateIn1"], "max_legal": 20}),
+        easy=Easy({"themes": ["mateIn1"], "max_legal": 20}, calls=8, tokens=128),
         baseline="reference_harnesses.chess.h0:ChessH0",
     )
 
