@@ -7,6 +7,7 @@ setting (arXiv 2609.00196) and wants GPUs.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -49,10 +50,9 @@ def preset(name: Preset, env: str) -> RunConfig:
     calls, prompt = (1, 4096) if easy.calls else (LONG, 8192)
     match name:
         case "smoke":
-            arguments = {"tiers": ["1"]} if chess else dict(easy.arguments)
             return RunConfig(
                 env=env,
-                env_args=json.dumps(arguments),
+                env_args=json.dumps(dict(easy.arguments)),
                 train_tasks=8,
                 weights=WeightsConfig(epochs=0.5, prompts=2, samples=4, trainer=TrainerConfig(lr=3e-5)),
                 search=SearchConfig(iterations=2, candidates=2, examples=4, samples=2),
@@ -64,14 +64,19 @@ def preset(name: Preset, env: str) -> RunConfig:
             )
         case "laptop":
             trainer = TrainerConfig(lr=3e-5, micro_tokens=1024)
+            weights = WeightsConfig(epochs=0.5, prompts=8, samples=8, trainer=trainer)
+            search = SearchConfig(iterations=5, candidates=3, examples=24, samples=2)
+            if chess:  # few rollouts are right at first, and all are short: more of them, on more tasks
+                weights = replace(weights, epochs=1.0, prompts=24, samples=4)
+                search = replace(search, iterations=4, examples=48)
             return RunConfig(
                 env=env,
                 env_args=json.dumps(dict(easy.arguments)),
-                train_tasks=96,
-                weights=WeightsConfig(epochs=0.5, prompts=8, samples=8, trainer=trainer),
-                search=SearchConfig(iterations=5, candidates=3, examples=24, samples=2),
-                budget=BudgetConfig(rollouts=1344),
-                evaluation=EvaluationConfig(tasks=32, k=8),
+                train_tasks=288 if chess else 96,
+                weights=weights,
+                search=search,
+                budget=BudgetConfig(rollouts=2976 if chess else 1344),
+                evaluation=EvaluationConfig(tasks=48 if chess else 32, k=8),
                 agent=_agent(
                     max_turns=easy.calls, max_tokens=easy.tokens * calls, max_prompt_tokens=prompt, concurrency=64
                 ),
