@@ -7,7 +7,7 @@ import json
 import pytest
 
 import whale_env
-from whale_env.chess.puzzles import TIERS, load_puzzles, split_of
+from whale_env.chess.puzzles import TIERS, load_puzzles
 from whale_env.chess.verifier import start_line
 from whale_env.core import ToolEnv
 from whale_env.types import Observation, ToolCall
@@ -54,7 +54,7 @@ def test_a_wrong_move_shows_no_mate_either(env: ToolEnv) -> None:
 
 @pytest.mark.parametrize("mark", ["#", "+", "", "#!"])
 def test_a_mate_is_understood_however_it_is_marked(env: ToolEnv, mark: str) -> None:
-    puzzle = next(p for p in load_puzzles(themes=["mateIn1"]) if split_of(p) == "train")
+    puzzle = load_puzzles(themes=["mateIn1"])[0]
     board = start_line(puzzle.fen, puzzle.moves).board
     (san,) = (board.san(move) for move in board.legal_moves if "#" in board.san(move))
     call = ToolCall("move", {"uci": san.replace("#", mark)})

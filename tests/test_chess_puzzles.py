@@ -167,7 +167,7 @@ def test_filters(write: Write) -> None:
         ({"tiers": ["7"]}, "'7'"),
         ({"tiers": ["6"]}, "widen"),
         ({"limit": 0}, "at least 1"),
-        ({"max_legal": 0}, "max_legal must be at least 1"),
+        ({"max_legal": 0}, "max_legal must be a whole number"),
         ({"max_legal": 19}, "widen"),
         ({"on_bad_row": "ignore"}, "'ignore'"),
     ],
