@@ -107,7 +107,7 @@ def test_every_error_of_ours_stands_in_the_drawn_tree() -> None:
 
 
 def test_domains_declare_what_others_need_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert declared("chess").easy.arguments == {"tiers": ["1", "2"]}
+    assert declared("chess").easy.arguments == {"themes": ["mateIn1"], "max_legal": 20}
     assert declared("whale/Math-v0").baseline == "reference_harnesses.math.h0:MathH0"
     assert declared("searchqa").listing == {"retriever": "none"}
     for name in ("chess", "math", "searchqa"):

@@ -15,7 +15,7 @@ class ChessStrong(Harness):
     system = "Chess puzzle. Answer with the winning move."
     max_turns = 32
     max_failures = 2
-    max_tokens_per_turn = 8
+    max_tokens_per_turn = 12
     votes = 5
 
     def tools(self, env_tools: Sequence[ToolSpec]) -> list[ToolSchema]:
