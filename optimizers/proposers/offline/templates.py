@@ -64,6 +64,8 @@ def render(recipe: Recipe, facts: Facts, class_name: str, docstring: str) -> str
     }
     if recipe.reading != "choices" or recipe.opened:
         attributes["stop_strings"] = (f"</{facts.tool}>",)
+    if recipe.reading == "line" and not recipe.opened:  # one line, so that the reply names no more than it answers
+        attributes["stop_strings"] = (*attributes["stop_strings"], "\n")
     if recipe.votes > 1:
         attributes["votes"] = recipe.votes
     if recipe.opened:
@@ -272,7 +274,7 @@ READINGS = {
     return found
 """,
     "line": r"""    lines = [line.strip() for line in completion.text.splitlines() if line.strip()]
-    if isinstance(found, ParseFailure) and lines:
+    if isinstance(found, ParseFailure) and lines and not re.search(r"[<{]", lines[0]):  # no broken call
         value = lines[0].rstrip(".")
         return [ToolCall("@TOOL@", {"@ARGUMENT@": @VALUE@})]
     return found
