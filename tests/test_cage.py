@@ -185,7 +185,7 @@ def test_trajectories_are_the_same_byte_for_byte(pool: CagePool, name: str) -> N
         prompt = messages[-1]["content"]
         moves = re.findall(r"\b(?:[a-h][1-8]){2}\b|\b[KQRBN][a-h1-8]*x?[a-h][1-8]\b", prompt)
         choice = zlib.crc32(prompt.encode()) % 4
-        return ["no idea \ud800", "<move>zz</move>", *[f"<move>{move}</move>" for move in [*moves, "e2e4"][:2]]][choice]
+        return ["no idea \ud800", "<move>zz</move>", *[*moves, "e2e4"][:2]][choice]
 
     def played(harness: LoadedHarness) -> list[str]:
         run = rollout(jobs_for(harness, tasks, 2), env, ScriptedPolicy(script))

@@ -559,7 +559,7 @@ def chess_facts() -> tuple[EnvHandle, Facts]:
 def test_recipes_carry_what_the_harness_does_that_they_begin_from() -> None:
     _, facts = chess_facts()
     recipe = Recipe.read(load("reference_harnesses.chess:ChessH0").source, facts)
-    assert "chess puzzle" in recipe.system and "legal moves" in recipe.instructions and recipe.max_tokens_per_turn == 12
+    assert "chess puzzle" in recipe.system and "legal moves" in recipe.instructions and recipe.max_tokens_per_turn == 8
     assert (recipe.view, recipe.reading, recipe.retry) == ("san", "choices", "fresh")
     assert Recipe.from_json(json.loads(json.dumps(recipe.to_json()))) == recipe
     source = render(recipe, Facts("move", "uci"), "Again", "Nothing new.")

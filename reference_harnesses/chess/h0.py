@@ -15,7 +15,7 @@ class ChessH0(Harness):
     instructions = "Answer with the best of the legal moves.\nBest move:"
     max_turns = 16
     max_failures = 2
-    max_tokens_per_turn = 12
+    max_tokens_per_turn = 8
 
     def tools(self, env_tools: Sequence[ToolSpec]) -> list[ToolSchema]:
         """Shows no native tools: a move needs no form."""
@@ -35,7 +35,7 @@ class ChessH0(Harness):
         return f"side to move: {data['side_to_move']}\nfen: {data['fen']}\nlegal moves: {moves}"
 
     def parse(self, completion: Completion, episode: Episode) -> list[ToolCall] | ParseFailure:
-        """Takes the legal move that the reply names, in SAN or UCI; of several the last."""
+        """Takes the legal move that the reply names, in SAN or UCI: the first of at most three, else the last one."""
         legal = {}
         for move in episode.observation.data["legal_moves"]:
             legal[move["uci"]] = legal[move["san"].rstrip("+")] = move["uci"]
@@ -43,4 +43,4 @@ class ChessH0(Harness):
         named = [legal[word] for word in words if word in legal]
         if not named:
             return ParseFailure("the reply names no legal move")
-        return [ToolCall("move", {"uci": named[-1]})]
+        return [ToolCall("move", {"uci": named[0] if len(set(named)) <= 3 else named[-1]})]

@@ -15,7 +15,7 @@ class ChessStrong(Harness):
     system = "Chess puzzle. Answer with the winning move."
     max_turns = 32
     max_failures = 2
-    max_tokens_per_turn = 12
+    max_tokens_per_turn = 8
     votes = 5
 
     def tools(self, env_tools: Sequence[ToolSpec]) -> list[ToolSchema]:
@@ -45,12 +45,14 @@ class ChessStrong(Harness):
         return [ToolCall("move", {"uci": votes.most_common(1)[0][0]})]
 
     def named(self, text: str, episode: Episode) -> str:
-        """Returns the last legal move that a reply names, in UCI or SAN, or nothing."""
+        """Returns the legal move that a reply names, in UCI or SAN: the first of at most three, else the last one."""
         legal = {}
         for move in episode.observation.data["legal_moves"]:
             legal[move["uci"]] = legal[_bare(move["san"])] = move["uci"]
         found = [legal[word] for word in map(_bare, re.findall(r"[A-Za-z0-9=+#-]+", text)) if word in legal]
-        return found[-1] if found else ""
+        if len(set(found)) > 3:
+            return found[-1]
+        return found[0] if found else ""
 
 
 def _bare(move: str) -> str:

@@ -349,7 +349,9 @@ def choice(self, text: str, episode: Episode) -> str:
         for notation in @NOTATIONS@:
             known[self.bare(item[notation])] = item["@FIRST@"]
     named = [known[word] for word in map(self.bare, re.findall(r"[\w=+#-]+", text)) if word in known]
-    return named[-1] if named else ""
+    if len(set(named)) > 3:  # whoever names many means the last, if any
+        return named[-1]
+    return named[0] if named else ""
 """
 
 BARE = r"""
