@@ -260,7 +260,7 @@ FORM = r"""    if @BEFORE@ in completion.text:
 TAGS = r"""    found = super().parse(completion, episode)
 """
 
-OPENED = r"""    value = completion.text@UNTIL@.strip()
+OPENED = r"""    value = completion.text.split("<@TOOL@>")[-1]@UNTIL@.strip()  # some replies open the tag again
     if not value or "\n" in value:
         return ParseFailure("the tag does not hold a single line")
     return [ToolCall("@TOOL@", {"@ARGUMENT@": @VALUE@})]
@@ -281,7 +281,7 @@ READINGS = {
 """,
 }
 
-OPENED_TYPED = r"""    value = completion.text@UNTIL@.strip()
+OPENED_TYPED = r"""    value = completion.text.split("<@TOOL@>")[-1]@UNTIL@.strip()  # some replies open the tag again
     if not value or "\n" in value:
         return ParseFailure("the tag does not hold a single line")
     return self.read(value)
