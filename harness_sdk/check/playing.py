@@ -34,6 +34,7 @@ async def behaviour(
     *,
     h0: LoadedHarness | None = None,
     seconds: float = SECONDS,
+    with_floor: bool = True,
 ) -> Behaviour:
     """Plays a harness against scripted policies and, if it is sound so far, measures its floor.
 
@@ -45,6 +46,7 @@ async def behaviour(
         tasks: A handful of tasks; the floor is measured on those of the search split.
         h0: The starting harness, which the floor is compared with; None takes the domain's own.
         seconds: How long the scripted policies may take in all.
+        with_floor: Whether the floor is measured too, which takes some hundred episodes.
 
     Returns:
         What is wrong, the first prompt, and the floor.
@@ -89,7 +91,7 @@ async def behaviour(
         why = f"the first prompt has {size} characters; max_prompt_tokens allows about {limit}. Show less"
         findings.append(Finding("prompt-too-long", "any policy", why))
     measured = None
-    if not findings and prompt:
+    if with_floor and not findings and prompt:
         try:
             async with asyncio.timeout(FLOOR_SECONDS) as allowed:
                 measured = await floor(harness, env, env.tasks("search"), h0=h0)
