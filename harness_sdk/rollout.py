@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Annotated
+from functools import cache
+from typing import Annotated, Any, get_type_hints
 
 from annotated_types import Ge
 
@@ -26,8 +27,6 @@ from harness_sdk.types import Completion, Episode, Message, ParseFailure, ToolSc
 from whale_env.core import EnvHandle, ToolEnv
 from whale_env.errors import InputError
 from whale_env.types import Failure, Score, Task
-
-_COUNTS = ("max_turns", "max_tokens", "max_prompt_tokens", "concurrency")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +49,19 @@ class EpisodeLimits:
     retries: Annotated[int, Ge(0)] = 2
 
     def __post_init__(self) -> None:
-        for name, least in (*((limit, 1) for limit in _COUNTS), ("retries", 0)):
+        for name, least in _bounds().items():
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise InputError(f"{name} must be a whole number of at least {least}, not {value!r:.80}")
+
+
+@cache
+def _bounds() -> dict[str, int]:
+    """Returns the least value of each limit, as its field declares it."""
+    hints: dict[str, Any] = get_type_hints(EpisodeLimits, include_extras=True)
+    return {
+        name: next(int(part.ge) for part in hint.__metadata__ if isinstance(part, Ge)) for name, hint in hints.items()
+    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,6 +67,8 @@ async def behaviour(
                 back = await rollout([Job(listened, t) for t in reversed(tasks)], env, policy, config)
                 prompt = prompt or next((t.calls[0].messages for t in there if t.calls), ())
                 wrong = [*_broken(there), *_different(there, back[::-1])]
+                if name == "an echo":  # names many values in broken tags, and may be read in more than one way
+                    wrong = [item for item in wrong if item[0] != "violation"]
                 if name in ("noise", "silence", "binary"):
                     wrong += _unearned(there)
                 first: dict[str, Wrong] = {}

@@ -81,6 +81,7 @@ class Facts:
             keys = [_notations(value) for value in values]
             if all(keys):
                 found[name] = tuple(sorted(set.intersection(*map(set, keys)), key=keys[0].index))
+        asked = [t for t in tools if not t.commits and not t.runs]  # what runs a program runs the model's own
         known: dict[str, Any] = {
             "tool": tool.name,
             "argument": argument,
@@ -88,8 +89,8 @@ class Facts:
             "options": options,
             "form": _form(schema) if kind == "string" else ("", ""),
             "numeric": kind in ("integer", "number") or (kind == "string" and digits),
-            "informing": {t.name: text for t in tools if not t.commits and (text := _text_argument(t))},
-            "counts": {t.name: count for t in tools if not t.commits and (count := _count_argument(t))},
+            "informing": {t.name: text for t in asked if (text := _text_argument(t))},
+            "counts": {t.name: count for t in asked if (count := _count_argument(t))},
             "facts": tuple(facts),
         }
         if not found or kind != "string":  # what is listed is text

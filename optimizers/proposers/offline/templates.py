@@ -261,7 +261,7 @@ TAGS = r"""    found = super().parse(completion, episode)
 """
 
 OPENED = r"""    value = completion.text.split("<@TOOL@>")[-1]@UNTIL@.strip()  # some replies open the tag again
-    if not value or "\n" in value:
+    if not value or re.search(r"[\n<]", value):  # what stands in another tag is no answer
         return ParseFailure("the tag does not hold a single line")
     return [ToolCall("@TOOL@", {"@ARGUMENT@": @VALUE@})]
 """
@@ -282,7 +282,7 @@ READINGS = {
 }
 
 OPENED_TYPED = r"""    value = completion.text.split("<@TOOL@>")[-1]@UNTIL@.strip()  # some replies open the tag again
-    if not value or "\n" in value:
+    if not value or re.search(r"[\n<]", value):  # what stands in another tag is no answer
         return ParseFailure("the tag does not hold a single line")
     return self.read(value)
 """
