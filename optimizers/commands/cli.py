@@ -71,7 +71,7 @@ def one_line_errors(stopped: Callable[[], str] = lambda: "stopped") -> Iterator[
             fail(str(error))
 
 
-def _warn(message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: object) -> None:
+def _warn(message: Warning | str, *_: object, **__: object) -> None:
     """Prints a warning as one line; where in the code it arose tells a user nothing."""
     print(f"warning: {' '.join(str(message).split())}", file=sys.stderr)
 

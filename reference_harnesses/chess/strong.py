@@ -46,7 +46,7 @@ class ChessStrong(Harness):
 
     def named(self, text: str, episode: Episode) -> str:
         """Returns the legal move that a reply names, in UCI or SAN: the first of at most three, else the last one."""
-        legal = {}
+        legal: dict[str, str] = {}
         for move in episode.observation.data["legal_moves"]:
             legal[move["uci"]] = legal[_bare(move["san"])] = move["uci"]
         found = [legal[word] for word in map(_bare, re.findall(r"[A-Za-z0-9=+#-]+", text)) if word in legal]
