@@ -21,6 +21,7 @@ from harness_sdk.session import HarnessError, HarnessSession, Limits
 from harness_sdk.trajectory import ModelCall, Trajectory
 from harness_sdk.types import Completion, Episode, Message, ParseFailure, StepResult, ToolSchema, Turn
 from whale_env.core import EnvHandle, ToolEnv
+from whale_env.errors import InputError
 from whale_env.types import Failure, Score, Task, ToolCall
 
 
@@ -40,6 +41,17 @@ class EpisodeLimits:
     max_tokens: Annotated[int, Ge(1)] = 8192
     max_prompt_tokens: Annotated[int, Ge(1)] = 16384
     concurrency: Annotated[int, Ge(1)] = 256
+
+    def __post_init__(self) -> None:
+        """Checks the limits: with none at a time, nothing would ever end.
+
+        Raises:
+            InputError: One is too small.
+        """
+        least = {"max_turns": 0, "max_tokens": 1, "max_prompt_tokens": 1, "concurrency": 1}
+        for name, low in least.items():
+            if getattr(self, name) < low:
+                raise InputError(f"{name} must be at least {low}, not {getattr(self, name)}")
 
 
 @dataclass(frozen=True, slots=True)
