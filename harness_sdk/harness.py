@@ -50,8 +50,8 @@ class Harness:
         max_turns: Model calls in an episode; by default more than any environment takes, whose own limits hold.
         max_failures: Parse failures and invalid actions after which the episode stops.
         max_tokens_per_turn: Sampled tokens in one model call.
-        max_tokens: Sampled tokens in an episode.
-        max_prompt_tokens: Length of one prompt; a longer one ends the episode as ``budget``.
+        max_tokens: Sampled tokens in an episode; by default more than a run allows, whose own limits hold.
+        max_prompt_tokens: Length of one prompt, by default likewise; a longer one ends the episode as ``budget``.
         stop_strings: Texts at which the model is stopped (the text stays in the completion).
     """
 
@@ -61,8 +61,8 @@ class Harness:
     max_turns: ClassVar[int] = 1000
     max_failures: ClassVar[int] = 2
     max_tokens_per_turn: ClassVar[int] = 1024
-    max_tokens: ClassVar[int] = 8192
-    max_prompt_tokens: ClassVar[int] = 16384
+    max_tokens: ClassVar[int] = 65536
+    max_prompt_tokens: ClassVar[int] = 65536
     stop_strings: ClassVar[tuple[str, ...]] = ()
 
     def tools(self, env_tools: Sequence[ToolSpec]) -> list[ToolSchema]:

@@ -60,7 +60,8 @@ def _bounds() -> dict[str, int]:
     """Returns the least value of each limit, as its field declares it."""
     hints: dict[str, Any] = get_type_hints(EpisodeLimits, include_extras=True)
     return {
-        name: next(int(str(part.ge)) for part in hint.__metadata__ if isinstance(part, Ge)) for name, hint in hints.items()
+        name: next(int(str(part.ge)) for part in hint.__metadata__ if isinstance(part, Ge))
+        for name, hint in hints.items()
     }
 
 

@@ -52,8 +52,8 @@ class Limits:
     max_turns: int = 1000
     max_failures: int = 2
     max_tokens_per_turn: int = 1024
-    max_tokens: int = 8192
-    max_prompt_tokens: int = 16384
+    max_tokens: int = 65536
+    max_prompt_tokens: int = 65536
     stop_strings: tuple[str, ...] = ()
 
     @classmethod

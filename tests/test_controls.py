@@ -19,6 +19,7 @@ from optimizers.archive.store import Archive
 from optimizers.proposers.fst import PROMPTS, FSTProposer, prompt_attributes, same_but_prompts
 from optimizers.proposers.llm.briefing import opening
 from optimizers.proposers.offline.chance import RandomProposer
+from optimizers.proposers.offline.proposer import OfflineProposer
 from optimizers.proposers.offline.rewordings import PromptProposer, reworded
 from optimizers.proposers.protocol import Brief, Proposed, ScriptedProposer, Verdict
 from optimizers.record.rundir import RunDir
@@ -106,6 +107,25 @@ def test_prompt_proposals_are_fst_valid_seeded_and_play_soundly(tmp_path: Path) 
         assert proposal.source != h0 and validate(proposal.source, "chess").ok
         harness = load_source(proposal.source, env="chess")
         assert asyncio.run(behaviour(harness, env, env.tasks("search")[:1])).ok
+
+
+def test_the_best_of_earlier_weights_is_proposed_again_once(tmp_path: Path) -> None:
+    given = brief(tmp_path, tiers=["1"])
+    archive = given.archive
+    first = asyncio.run(OfflineProposer().propose(given)).candidates
+    for reward, proposal in zip((0.1, 0.5, 0.3), first, strict=True):
+        harness = load_source(proposal.source, env="chess")
+        score = HarnessScore(0, reward, 40, 1.0, 1.0, {"wrong": 20})
+        entry = Entry(harness.id, proposal.name, proposal.parent, "", "", 1, 1, proposal.traits, {0: score})
+        archive.add(entry, harness)
+    later = replace(given, weights_version=7)
+    source = archive.source(given.incumbent)
+    archive.record(given.incumbent, [], 7)
+    again = asyncio.run(OfflineProposer().propose(later)).candidates
+    assert again[0].source == first[1].source and source not in [proposal.source for proposal in again]
+    archive.record(load_source(again[0].source, env="chess").id, [], 7)
+    after = asyncio.run(OfflineProposer().propose(replace(later, seed=3))).candidates
+    assert again[0].source not in [proposal.source for proposal in after]
 
 
 @pytest.mark.parametrize("domain", ["chess", "math", "searchqa"])

@@ -72,3 +72,9 @@ def test_a_limit_below_the_domains_is_told_with_whose_it_is() -> None:
     assert told(9) == "an episode of riddles may take 10 actions, but --agent.max-turns allows 9 model calls"
     assert told(0, Hasty) == "an episode of riddles may take 10 actions, but Hasty.max_turns allows 4 model calls"
     assert told(3, env=whale_env.handle("chess")) == ""  # it says that a small model needs no more
+
+
+@pytest.mark.parametrize("limit", ["max_tokens", "max_prompt_tokens", "concurrency"])
+def test_limits_under_which_nothing_could_run_are_refused(limit: str) -> None:
+    with pytest.raises(whale_env.InputError, match=f"{limit} must be a whole number of at least 1, not 0"):
+        EpisodeLimits(**{limit: 0})

@@ -133,7 +133,7 @@ def small(method: str = "harness-only", **changes: Any) -> RunConfig:
         (evaluate.main, ["--tasks", "-14"], "error: --tasks is -14; give at least 0"),
         (evaluate.main, ["--k", "0"], "error: --k is 0; give at least 1"),
         (evaluate.main, ["--temperature", "-1"], "error: --temperature must be at least 0, not -1"),
-        (evaluate.main, ["--max-turns", "-1"], "error: --max-turns is -1"),
+        (evaluate.main, ["--max-turns", "-1"], "error: --max-turns must be at least 0, not -1 (see"),
         (evaluate.main, ["--backend.kind", "vlm"], "Did you mean 'vllm'?"),
         (evaluate.main, ["--env-args", "[1]"], "--env-args must be a JSON object, not '[1]'"),
         (evaluate.main, ["--env-args", '"x"'], "--env-args must be a JSON object"),

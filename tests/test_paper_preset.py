@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from pkgutil import resolve_name
 
 import pytest
 
+from harness_sdk import Harness
 from harness_sdk.policies.chat import ChatEncoder
 from optimizers.config import BackendConfig, ConfigError, checked, checked_backend, preset, require_data
+from whale_env.registry import declared
 from whale_env.types import SPLITS
 
 # domain, model, response limit, test tasks
@@ -76,3 +79,16 @@ def test_the_template_is_told_whether_to_think(thinking: bool | None, told: bool
 def test_a_remote_backend_refuses_the_flag() -> None:
     with pytest.raises(ConfigError, match=r"--backend\.thinking on"):
         checked_backend(BackendConfig(kind="openai", thinking="on"))
+
+
+@pytest.mark.parametrize("env", ["math", "searchqa"])
+def test_the_starting_harness_leaves_the_response_limit_to_the_run(env: str) -> None:
+    spec, agent = declared(env), preset("paper", env).agent.limits
+    h0: type[Harness] = resolve_name(spec.baseline)
+    assert h0.max_tokens_per_turn >= agent.max_tokens <= h0.max_tokens
+    assert h0.max_prompt_tokens >= agent.max_prompt_tokens
+
+
+@pytest.mark.parametrize(("env", "tokens"), [("math", 128), ("searchqa", 96)])
+def test_small_caps_are_the_laptop_presets(env: str, tokens: int) -> None:
+    assert preset("laptop", env).agent.limits.max_tokens == tokens

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, Protocol, TypeVar, get_args
+from typing import Annotated, Any, NoReturn, Protocol, TextIO, TypeVar, get_args
 
 import tyro
 
@@ -71,7 +71,14 @@ def one_line_errors(stopped: Callable[[], str] = lambda: "stopped") -> Iterator[
             fail(str(error))
 
 
-def _warn(message: Warning | str, *_: object, **__: object) -> None:
+def _warn(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
     """Prints a warning as one line; where in the code it arose tells a user nothing."""
     print(f"warning: {' '.join(str(message).split())}", file=sys.stderr)
 

@@ -20,7 +20,7 @@ class MathH0(Harness):
     )
     max_turns = 2
     max_failures = 2
-    max_tokens_per_turn = 4096
+    max_tokens_per_turn = 16384
     stop_strings = ("</python>",)
 
     def tools(self, env_tools: Sequence[ToolSpec]) -> list[ToolSchema]:

@@ -16,7 +16,7 @@ class SearchQAH0(Harness):
     instructions = "Search with <search>words</search>. Answer with <answer>a name, a number or a phrase</answer>."
     max_turns = 2
     max_failures = 2
-    max_tokens_per_turn = 4096
+    max_tokens_per_turn = 16384
     stop_strings = ("</search>", "</answer>")
 
     def tools(self, env_tools: Sequence[ToolSpec]) -> list[ToolSchema]:
