@@ -71,7 +71,7 @@ def test_a_limit_below_the_domains_is_told_with_whose_it_is() -> None:
     assert told(0) == told(10) == ""
     assert told(9) == "an episode of riddles may take 10 actions, but --agent.max-turns allows 9 model calls"
     assert told(0, Hasty) == "an episode of riddles may take 10 actions, but Hasty.max_turns allows 4 model calls"
-    assert told(3, env=whale_env.handle("chess")) == ""  # it says that a small model needs no more
+    assert told(8, env=whale_env.handle("chess")) == ""  # it says that a small model needs no more
 
 
 @pytest.mark.parametrize("limit", ["max_tokens", "max_prompt_tokens", "concurrency"])
