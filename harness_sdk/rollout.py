@@ -51,8 +51,10 @@ class EpisodeLimits:
     def __post_init__(self) -> None:
         for name, least in _bounds().items():
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise InputError(f"{name} must be a whole number of at least {least}, not {value!r:.80}")
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise InputError(f"{name} must be a whole number, not {value!r:.80}")
+            if value < least:
+                raise InputError(f"{name} must be at least {least}, not {value}")
 
 
 @cache

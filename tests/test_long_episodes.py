@@ -76,5 +76,5 @@ def test_a_limit_below_the_domains_is_told_with_whose_it_is() -> None:
 
 @pytest.mark.parametrize("limit", ["max_tokens", "max_prompt_tokens", "concurrency"])
 def test_limits_under_which_nothing_could_run_are_refused(limit: str) -> None:
-    with pytest.raises(whale_env.InputError, match=f"{limit} must be a whole number of at least 1, not 0"):
+    with pytest.raises(whale_env.InputError, match=f"{limit} must be at least 1, not 0"):
         EpisodeLimits(**{limit: 0})

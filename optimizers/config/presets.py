@@ -59,7 +59,7 @@ def preset(name: Preset, env: str) -> RunConfig:
                 budget=BudgetConfig(epochs=1.0, iterations=2),
                 evaluation=EvaluationConfig(tasks=4, k=2),
                 agent=_agent(
-                    max_turns=min(easy.calls, 2), max_tokens=64 * calls, max_prompt_tokens=prompt // 2, concurrency=128
+                    max_turns=easy.calls, max_tokens=64 * calls, max_prompt_tokens=prompt // 2, concurrency=128
                 ),
             )
         case "laptop":

@@ -163,7 +163,18 @@ class Display:
 def print_result(result: Result, path: str, follow_up: Sequence[str]) -> None:
     """Prints the closing table, the run's path and what to do next."""
     table = Table(title=f"{result.env} · {result.method} · seed {result.seed}", title_justify="left")
-    for name in ("pair", "mean@k", "95 % interval", "format", "legality", "rollouts", "seconds"):
+    for name in (
+        "pair",
+        "mean@k",
+        "95 % interval",
+        "floor",
+        "copied",
+        "unknown",
+        "format",
+        "legality",
+        "rollouts",
+        "seconds",
+    ):
         table.add_column(name, justify="left" if name == "pair" else "right")
     rows = [(row.phase, row) for row in (result.base, *result.phases)]
     rows += [("final", result.final), ("selected on search", result.selected)]
@@ -173,6 +184,9 @@ def print_result(result: Result, path: str, follow_up: Sequence[str]) -> None:
             name,
             f"{row.mean:.1%}",
             f"{row.low:.1%} to {row.high:.1%}",
+            "-" if row.floor is None else f"{row.floor:.1%}",
+            "-" if row.copied is None else f"{row.copied:.1%}",
+            str(row.unknown),
             f"{row.format:.1%}",
             legality,
             str(row.rollouts),

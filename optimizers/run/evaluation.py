@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from harness_sdk.copying import copy_share
 from harness_sdk.loader import LoadedHarness
 from harness_sdk.policies.base import Policy
 from harness_sdk.rollout import RolloutConfig, jobs_for
@@ -45,6 +46,8 @@ class Evaluation:
         failures: Rollouts by the failure they ended in; those without one are left out.
         by_task: Rewards of each task's rollouts by index, by task id, None where unknown: what a paired comparison
             needs.
+        copied: Of the rewarded commits, how many a reader without skill finds in the prompts
+            (`harness_sdk.copying.copy_share`); None where nothing was rewarded.
     """
 
     mean: float
@@ -63,6 +66,7 @@ class Evaluation:
     metrics: Mapping[str, float]
     failures: Mapping[str, int] = field(default_factory=dict)
     by_task: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
+    copied: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Returns the evaluation as JSON data."""
@@ -129,6 +133,7 @@ def summary(trajectories: Sequence[Trajectory], k: int, seconds: float, seed: in
         metrics={name: fmean(values) for name, values in sorted(metrics.items())},
         failures=dict(Counter(t.score.failure for t in trajectories if t.score.failure).most_common()),
         by_task={task: [rewards.get(index) for index in range(k)] for task, rewards in by_task.items()},
+        copied=copy_share(trajectories),
     )
 
 

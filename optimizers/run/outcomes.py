@@ -60,11 +60,18 @@ class PairEvaluation(Evaluation):
         phase: After which phase; ``base`` is before the first.
         harness: Id of its harness.
         weights_version: Version of its weights.
+        floor: What the harness earns with policies that know nothing, on tasks of the search split
+            (`harness_sdk.floor`); None if it could not be measured.
+        floor_policy: The best of those policies.
+        floor_tasks: On how many tasks that was measured.
     """
 
     phase: str = "base"
     harness: str = ""
     weights_version: int = 0
+    floor: float | None = None
+    floor_policy: str = ""
+    floor_tasks: int = 0
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> PairEvaluation:
@@ -72,7 +79,11 @@ class PairEvaluation(Evaluation):
         return cls(**data)
 
     def __str__(self) -> str:
-        return f"mean@{self.k} {self.mean:.1%} ({self.low:.1%} to {self.high:.1%})"
+        known = f"mean@{self.k} {self.mean:.1%} ({self.low:.1%} to {self.high:.1%})"
+        floor = "" if self.floor is None else f", floor {self.floor:.1%} ({self.floor_policy})"
+        copied = "" if self.copied is None else f", copied {self.copied:.1%}"
+        unknown = f", {self.unknown} of {self.rollouts} rollouts unknown" if self.unknown else ""
+        return known + floor + copied + unknown
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,10 +17,12 @@ import time
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol, runtime_checkable
 
+from harness_sdk.floor import floor
 from harness_sdk.loader import LoadedHarness
 from harness_sdk.policies.base import TrainablePolicy
 from harness_sdk.rollout import RolloutConfig, jobs_for
 from harness_sdk.sandbox import confinement
+from harness_sdk.session import HarnessError
 from optimizers.archive.records import Entry, HarnessScore
 from optimizers.archive.store import Archive
 from optimizers.config import ConfigError, RunConfig
@@ -273,7 +275,8 @@ class Run:
     async def _evaluation(self, name: str) -> PairEvaluation:
         key = f"evaluation/{name}"
         fresh = key not in self.run.done()
-        row = PairEvaluation.from_json(await self._unit(key, lambda: self._evaluate(name)))
+        evaluated = await self._unit(key, lambda: self._evaluate(name))
+        row = PairEvaluation.from_json(evaluated | await self._unit(f"floor/{self.harness.id}", self._floor))
         if fresh:
             self.display.line(f"test after {name}: {row}")
         return row
@@ -293,6 +296,16 @@ class Run:
         self._book(f"test-{name}", played)
         pair = {"phase": name, "harness": self.harness.id, "weights_version": self.version}
         return summary.to_json() | pair
+
+    async def _floor(self) -> dict[str, Any]:
+        """Measures what the harness earns without a model's skill; it is the same for all weights."""
+        self.display.unit(f"floor of {self.harness.name}")
+        try:
+            found = await floor(self.harness, self._env, self._env.tasks("search"), h0=self._h0)
+        except HarnessError as error:
+            self.display.line(f"the floor of {self.harness.name} could not be measured: {error}")
+            return {}
+        return {"floor": found.reward, "floor_policy": found.policy, "floor_tasks": found.tasks}
 
     async def _search_score(self, name: str) -> float:
         """Scores the current pair on the search split with fresh seeds: what pairs are selected by."""
