@@ -14,7 +14,8 @@ import pytest
 from optimizers.commands.report import main
 from optimizers.record.ledger import AgentCost, Ledger, ProposerCost
 from optimizers.record.rundir import METRICS, RunDir
-from optimizers.report.page import ReportError, write_report
+from optimizers.report.data import ReportError
+from optimizers.report.page import write_report
 
 pytest.importorskip("matplotlib")
 

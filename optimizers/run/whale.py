@@ -30,7 +30,8 @@ from optimizers.proposers.protocol import Proposal, Proposer
 from optimizers.record.ledger import AgentCost, Ledger
 from optimizers.record.played import Played, play
 from optimizers.record.rundir import METRICS, RunDir
-from optimizers.report.page import ReportError, write_report
+from optimizers.report.data import ReportError
+from optimizers.report.page import write_report
 from optimizers.run.display import Display
 from optimizers.run.evaluation import evaluate, gain, warning
 from optimizers.run.outcomes import PairEvaluation, Result, WeightStep
