@@ -91,6 +91,11 @@ class RunData:
         prefix = "evaluation/"
         return [(key.removeprefix(prefix), row) for key, row in self.units.items() if key.startswith(prefix)]
 
+    def floor(self, harness: str) -> float | None:
+        """What a harness earns with policies that know nothing; None where it was not measured."""
+        found: float | None = self.units.get(f"floor/{harness}", {}).get("floor")
+        return found
+
 
 def _lines(path: Path) -> list[dict[str, Any]]:
     return list(read_lines(path)) if path.is_file() else []

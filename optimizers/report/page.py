@@ -136,17 +136,22 @@ def _duration(seconds: float) -> str:
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1%}"
+
+
 def _evaluations(data: RunData) -> str:
     rows = []
     for name, row in data.evaluations:
-        legality = "-" if row.get("legality") is None else f"{row['legality']:.1%}"
         rows.append(
             [
                 name,
                 f"{row['mean']:.1%}",
                 f"{row['low']:.1%} to {row['high']:.1%}",
+                _share(data.floor(row["harness"])),
+                _share(row.get("copied")),
                 f"{row['format']:.1%}",
-                legality,
+                _share(row.get("legality")),
                 f"{row['truncated']:.1%}",
                 f"{row['turns']:.2f}",
                 f"{row['tokens']:.1f}",
@@ -156,10 +161,10 @@ def _evaluations(data: RunData) -> str:
             ]
         )
     heads = [
-        *("after", "mean@k", "95 % interval", "read", "legal", "cut off"),
+        *("after", "mean@k", "95 % interval", "floor", "copied", "read", "legal", "cut off"),
         *("turns", "tokens", "unknown", "harness", "weights"),
     ]
-    return _table(heads, rows, numbers=(*range(1, 9), 10)) if rows else ""
+    return _table(heads, rows, numbers=(*range(1, 11), 12)) if rows else ""
 
 
 def _harnesses(data: RunData) -> str:
