@@ -15,7 +15,7 @@ def lint(session: nox.Session) -> None:
 
 @nox.session
 def types(session: nox.Session) -> None:
-    """Mypy, strict, the tests included."""
+    """Mypy, strict, on the packages."""
     session.run("mypy")
 
 

@@ -9,6 +9,23 @@ import pytest
 from tiny import tiny_llama
 
 
+SLOW = frozenset(
+    f"test_{name}"
+    for name in (
+        *("architectures", "cage", "commands", "confined", "engine", "integrity", "new_domain", "optimizers"),
+        *("optimizers_cli", "proposers", "sandbox", "smollm2", "validator", "verifiers_math", "vllm_server"),
+    )
+)
+"""Files that load models, start processes or play whole runs."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks the tests of slow files, so that ``-m "not slow"`` leaves them out."""
+    for item in items:
+        if item.path.stem in SLOW:
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def interruptible() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
