@@ -8,7 +8,6 @@ from collections.abc import Iterator
 import pytest
 from tiny import tiny_llama
 
-
 SLOW = frozenset(
     f"test_{name}"
     for name in (
