@@ -173,6 +173,8 @@ class NoSkill:
         text, stopped = cut_at_stop(text[: request.max_tokens * CHARS_PER_TOKEN], request.stop)
         tokens = max(1, min(request.max_tokens, math.ceil(len(text) / CHARS_PER_TOKEN) + 1))
         cut = not stopped and tokens == request.max_tokens
+        if cut:  # as a backend does: a call that was cut off is none
+            calls = ()
         return Generation(Completion(text, "length" if cut else "stop", calls, tokens, (), bool(calls)), text)
 
 

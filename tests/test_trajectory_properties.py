@@ -240,7 +240,7 @@ def edited(messages: list[Message], edit: str) -> list[Message]:
     if edit == "drop last":
         return messages[:-1] or messages
     if edit == "shorten":
-        return [{**message, "content": message["content"][:-2]} for message in messages]
+        return [{**message, "content": message["content"][:-2] or "."} for message in messages]
     if edit == "prefix":
         return [*messages, {"role": "assistant", "content": "So"}]
     if edit == "alone":
