@@ -38,6 +38,9 @@ BEST = 2
 LEVEL = 0.001
 """How often a harness that gives nothing away is refused."""
 
+PICKED = 0.5
+"""Share of a policy's rollouts above which commits that it did not choose are the harness's way, and no misreading."""
+
 AT_ONCE = 4
 """Policies that play at the same time."""
 
@@ -55,6 +58,7 @@ class Floor:
         p_value: How likely the reward is where the harness gives nothing away.
         limit: The smallest reward that is refused here.
         violations: Rollouts in which it committed what the model had not said or chosen.
+        picked: Their share under the policy that met most of them.
         example: One of those.
     """
 
@@ -66,12 +70,18 @@ class Floor:
     p_value: float
     limit: float
     violations: int = 0
+    picked: float = 0.0
     example: Trajectory | None = field(default=None, repr=False)
 
     @property
     def margin(self) -> float:
         """How far above the larger of h0 and chance a reward must lie to be refused."""
         return self.limit - max(self.h0, self.chance)
+
+    @property
+    def picks(self) -> bool:
+        """Whether it commits what the model did not choose, again and again; a reader that errs at times does not."""
+        return self.picked > PICKED
 
     @property
     def answers_itself(self) -> bool:
@@ -125,6 +135,7 @@ async def floor(
         p_value=min(1.0, compared * _at_least(own.solved, count, rate)),
         limit=least / max(1, count),
         violations=len(own.violations),
+        picked=own.picked,
         example=own.violations[0] if own.violations else None,
     )
 
@@ -136,6 +147,7 @@ class _Best:
     chosen: tuple[str, ...]
     policies: int
     violations: tuple[Trajectory, ...]
+    picked: float
 
 
 _measured: dict[tuple[object, ...], dict[str, int]] = {}
@@ -184,7 +196,8 @@ async def _played(harness: LoadedHarness, env: EnvHandle, screened: Sequence[Tas
     again = await player.play(chosen, confirmed) if fresh else [first[name] for name in chosen]
     best = max(range(len(chosen)), key=lambda place: _solved(again[place]))
     violations = tuple(t for played in (*first.values(), *again) for t in played if picks(t))
-    return _Best(chosen[best], _solved(again[best]), tuple(chosen), len(player.known), violations)
+    picked = max(sum(map(picks, played)) / max(1, len(played)) for played in first.values())
+    return _Best(chosen[best], _solved(again[best]), tuple(chosen), len(player.known), violations, picked)
 
 
 def picks(trajectory: Trajectory) -> bool:

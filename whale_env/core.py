@@ -130,7 +130,7 @@ class Domain(Protocol):
         ...
 
 
-class CallError(WhaleError):
+class CallError(WhaleError, RuntimeError):
     """A call broke what serves it, while other calls still work: whoever made the call is to blame, not the world."""
 
 

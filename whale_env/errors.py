@@ -14,7 +14,7 @@ code raises a bare `ValueError` only where the caller is wrong, not the user. Ev
     │   └── ForeignEnvError                     whale_env.core: an environment without tools and tasks
     ├── UnknownEnvError (LookupError)           whale_env.registry
     ├── UnknownTaskError (LookupError)          whale_env.core
-    ├── CallError                               whale_env.core: a call broke what serves it
+    ├── CallError (RuntimeError)                whale_env.core: a call broke what serves it
     ├── MissingPackageError (ModuleNotFoundError)  an optional package that is not installed
     ├── RetrieverError (RuntimeError)           whale_env.retrieval
     ├── RequestError (RuntimeError)             whale_env.http_json: nobody answers, or not usefully

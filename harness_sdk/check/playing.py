@@ -116,7 +116,7 @@ def _answering(measured: Floor) -> list[Finding]:
             "that is no chance. Show what the environment shows, and leave the choice to the model"
         )
         found.append(Finding("answers-itself", measured.policy, why))
-    if measured.example is not None:
+    if measured.picks and measured.example is not None:
         refused = next(text for turn in measured.example.turns for text in (*turn.results, "") if "refused" in text)
         found.append(Finding("violation", "a policy without skill", f"{refused} (task {measured.example.task.id})"))
     return found
